@@ -1,0 +1,364 @@
+//! Labels, skill URIs and paths: the only way from a name that a server chose to a path.
+//!
+//! `skill://acme/billing/refunds/x.md` becomes `acme/billing/refunds/x.md` below the label; any
+//! other scheme keeps its name as a first directory, `github:/owner/repo/…`. The URI is split on
+//! `/` first, then each segment is percent-decoded **once**, then each decoded segment must be a
+//! safe name. Letter case and Unicode form stay as they are, byte for byte.
+//!
+//! **Invariants:** a [`RelPath`] never leaves its label and names a file on any Linux file
+//! system. Two URIs may still decode to one path (`%61` and `a`); the tree finds that and
+//! declines both skills. A node keeps its URI string and is always read by it verbatim.
+//!
+//! Absent on purpose: resolving, normalising or re-encoding a URI, and any network meaning of
+//! its authority part.
+
+use percent_encoding::percent_decode_str;
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// At most this many directory levels below a label.
+pub const MAX_LEVELS: usize = 64;
+/// At most this many bytes in a path below a label, and in a URI.
+pub const MAX_PATH: usize = 4096;
+/// At most this many bytes in one name (NAME_MAX on Linux).
+pub const MAX_NAME: usize = 255;
+/// The file that makes a directory a skill.
+pub const SKILL_MD: &str = "SKILL.md";
+
+/// The name that the user gave a server: `[a-z0-9][a-z0-9._-]{0,62}` (HR-12, HR-13).
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Label(Arc<str>);
+
+/// The text is no label.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a label: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+)]
+pub struct BadLabel(String);
+
+impl FromStr for Label {
+    type Err = BadLabel;
+
+    fn from_str(text: &str) -> Result<Self, BadLabel> {
+        let alnum = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let ok = (1..=63).contains(&text.len())
+            && text.bytes().next().is_some_and(alnum)
+            && text
+                .bytes()
+                .all(|b| alnum(b) || matches!(b, b'.' | b'_' | b'-'));
+        if ok {
+            Ok(Self(text.into()))
+        } else {
+            Err(BadLabel(text.into()))
+        }
+    }
+}
+
+impl Label {
+    /// The label as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// A path below a label: one or more safe names joined by `/`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelPath(Arc<str>);
+
+impl RelPath {
+    /// The path of a URI below its label.
+    pub fn of_uri(uri: &str) -> Result<Self, NameError> {
+        if uri.len() > MAX_PATH {
+            return Err(NameError::TooLong(uri.len()));
+        }
+        if uri.contains(['?', '#']) {
+            return Err(NameError::QueryOrFragment);
+        }
+        let (scheme, rest) = uri.split_once("://").ok_or(NameError::NoScheme)?;
+        let scheme_ok = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+        if !scheme_ok {
+            return Err(NameError::NoScheme);
+        }
+        let mut path = String::with_capacity(rest.len() + scheme.len() + 2);
+        if scheme != "skill" {
+            path.push_str(scheme);
+            path.push(':');
+        }
+        for segment in rest.split('/') {
+            let name = decode(segment)?;
+            if path.is_empty() && name.ends_with(':') {
+                return Err(NameError::LooksLikeScheme(name));
+            }
+            if !path.is_empty() {
+                path.push('/');
+            }
+            path.push_str(&name);
+        }
+        let levels = path.split('/').count();
+        if levels > MAX_LEVELS {
+            return Err(NameError::TooDeep(levels));
+        }
+        if path.len() > MAX_PATH {
+            return Err(NameError::TooLong(path.len()));
+        }
+        Ok(Self(path.into()))
+    }
+
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its names, from the top.
+    pub fn components(&self) -> std::str::Split<'_, char> {
+        self.0.split('/')
+    }
+
+    /// The last name.
+    pub fn last(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+
+    /// The directory that holds it; none for a path of one name.
+    pub fn parent(&self) -> Option<Self> {
+        self.0.rsplit_once('/').map(|(dir, _)| Self(dir.into()))
+    }
+
+    /// Whether this path lies below `dir`.
+    pub fn is_below(&self, dir: &RelPath) -> bool {
+        self.0
+            .strip_prefix(&*dir.0)
+            .is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// `name` in this directory. The name must be a safe one of our own, such as `SKILL.md`.
+    pub fn join(&self, name: &'static str) -> Self {
+        Self(format!("{}/{name}", self.0).into())
+    }
+}
+
+impl fmt::Display for RelPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for RelPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// Why a URI has no place in the tree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// No `scheme://` at its start.
+    #[error("the URI does not start with a scheme and `://`")]
+    NoScheme,
+    /// A `?` or `#` that is not percent-encoded.
+    #[error("the URI has a `?` or `#`; in a name they are written %3F and %23")]
+    QueryOrFragment,
+    /// An empty segment, such as `a//b` or a slash at the end.
+    #[error("the URI has an empty path segment")]
+    Empty,
+    /// A segment that decodes to `.` or `..`.
+    #[error("the URI has a path segment {0:?}")]
+    Dots(String),
+    /// A decoded name with `/`, NUL or a control character.
+    #[error("the decoded name {0:?} has a slash or a control character")]
+    Unsafe(String),
+    /// A name that is not UTF-8 once decoded.
+    #[error("the segment {0:?} does not decode to UTF-8")]
+    NotUtf8(String),
+    /// A name over [`MAX_NAME`] bytes.
+    #[error("a name has {0} bytes, the limit is {MAX_NAME}")]
+    LongName(usize),
+    /// More than [`MAX_LEVELS`] levels.
+    #[error("the path has {0} levels, the limit is {MAX_LEVELS}")]
+    TooDeep(usize),
+    /// More than [`MAX_PATH`] bytes.
+    #[error("the path has {0} bytes, the limit is {MAX_PATH}")]
+    TooLong(usize),
+    /// A first segment of a `skill://` URI that would pass for another scheme's directory.
+    #[error("the first segment {0:?} ends in ':', which marks another scheme here")]
+    LooksLikeScheme(String),
+}
+
+/// Decodes one segment once and checks that it is a safe name.
+fn decode(segment: &str) -> Result<String, NameError> {
+    let name = percent_decode_str(segment)
+        .decode_utf8()
+        .map_err(|_| NameError::NotUtf8(segment.into()))?;
+    match &*name {
+        "" => Err(NameError::Empty),
+        "." | ".." => Err(NameError::Dots(name.into_owned())),
+        n if n.contains('/') || n.chars().any(char::is_control) => {
+            Err(NameError::Unsafe(name.into_owned()))
+        }
+        n if n.len() > MAX_NAME => Err(NameError::LongName(n.len())),
+        _ => Ok(name.into_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn path(uri: &str) -> Result<String, NameError> {
+        RelPath::of_uri(uri).map(|p| p.as_str().to_owned())
+    }
+
+    #[test]
+    fn hr_13_labels() {
+        for good in ["a", "docs", "0x", "a.b_c-d", &"a".repeat(63)] {
+            assert!(good.parse::<Label>().is_ok(), "{good}");
+        }
+        for bad in ["", "Docs", ".a", "-a", "a/b", "é", "a b", &"a".repeat(64)] {
+            assert!(bad.parse::<Label>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn c_11_names_are_decoded_exactly_once() {
+        let table = [
+            (
+                "skill://names/references/setup%20guide.md",
+                "names/references/setup guide.md",
+            ),
+            (
+                "skill://names/references/setup%2520guide.md",
+                "names/references/setup%20guide.md",
+            ),
+            (
+                "skill://names/references/100%25.md",
+                "names/references/100%.md",
+            ),
+            ("skill://names/caf%C3%A9.md", "names/caf\u{e9}.md"),
+            ("skill://names/cafe%CC%81.md", "names/cafe\u{301}.md"),
+            ("skill://names/bug%2342%3F.md", "names/bug#42?.md"),
+            ("skill://names/7、UI%20设计.md", "names/7、UI 设计.md"),
+            ("skill://names/a+b.md", "names/a+b.md"),
+            ("skill://names/[br](1)|.md", "names/[br](1)|.md"),
+            ("skill://names/raw space.md", "names/raw space.md"),
+            ("skill://names/100%.md", "names/100%.md"),
+            ("skill://names/a%5Cb.md", "names/a\\b.md"),
+            ("skill://names/co:lon.md", "names/co:lon.md"),
+            ("github://owner/repo/x.md", "github:/owner/repo/x.md"),
+            ("SKILL://a/x.md", "SKILL:/a/x.md"),
+            ("skill://a", "a"),
+        ];
+        for (uri, want) in table {
+            assert_eq!(path(uri).as_deref(), Ok(want), "{uri}");
+        }
+    }
+
+    #[test]
+    fn hr_20_unsafe_uris_have_no_path() {
+        let long = format!("skill://a/{}", "x".repeat(256));
+        let deep = format!("skill://{}x", "a/".repeat(64));
+        let huge = format!("skill://a/{}", "x/".repeat(2100));
+        for bad in [
+            "",
+            "skill",
+            "skill:/a",
+            "://a",
+            "1a://x",
+            "sk ill://a",
+            "file:/etc/passwd",
+            "skill://",
+            "skill:///a",
+            "skill://a//b",
+            "skill://a/",
+            "skill://a/./b",
+            "skill://a/../b",
+            "skill://a/%2e%2e/b",
+            "skill://a/%2E/b",
+            "skill://a/b%2Fc",
+            "skill://a/%00",
+            "skill://a/%0a",
+            "skill://a/%7f",
+            "skill://a/%c2%85",
+            "skill://a/%ff",
+            "skill://a?x",
+            "skill://a#x",
+            "skill://github:/a",
+            "skill://github%3A/a",
+            &long,
+            &deep,
+            &huge,
+        ] {
+            assert!(path(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn below_compares_whole_names() {
+        let p = |uri| RelPath::of_uri(uri).unwrap();
+        assert!(p("skill://a/x").is_below(&p("skill://a")));
+        assert!(!p("skill://ab/x").is_below(&p("skill://a")));
+        assert!(!p("skill://a").is_below(&p("skill://a")));
+    }
+
+    fn uri() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            Just("a".to_owned()),
+            Just("%61".to_owned()),
+            Just("..".to_owned()),
+            Just("%2e".to_owned()),
+            Just("%2F".to_owned()),
+            Just("%25".to_owned()),
+            Just(":".to_owned()),
+            Just("é".to_owned()),
+            Just("%C3%A9".to_owned()),
+            Just("%".to_owned()),
+            Just(" ".to_owned()),
+            Just("/".to_owned()),
+            any::<String>(),
+        ];
+        let scheme = prop_oneof![Just("skill"), Just("github"), Just("skill:"), Just("x")];
+        (scheme, proptest::collection::vec(piece, 0..12))
+            .prop_map(|(scheme, pieces)| format!("{scheme}://{}", pieces.concat()))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn hr_11_mapping_is_safe_and_keeps_the_segments(uri in uri()) {
+            if let Ok(p) = RelPath::of_uri(&uri) {
+                for name in p.components() {
+                    prop_assert!(!name.is_empty() && name != "." && name != "..");
+                    prop_assert!(name.len() <= MAX_NAME && !name.chars().any(char::is_control));
+                }
+                // Injective up to percent-decoding: encoding the path again names the same
+                // path, and another scheme never lands in the `skill` namespace.
+                let (scheme, _) = uri.split_once("://").unwrap();
+                let first = p.components().next().unwrap();
+                prop_assert_eq!(scheme == "skill", !first.ends_with(':'));
+                let encoded: Vec<String> = p.components()
+                    .skip(usize::from(scheme != "skill"))
+                    .map(|c| c.bytes().map(|b| format!("%{b:02X}")).collect())
+                    .collect();
+                let again = format!("{scheme}://{}", encoded.join("/"));
+                if again.len() <= MAX_PATH {
+                    prop_assert_eq!(RelPath::of_uri(&again).map(|q| q == p), Ok(true));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Making a server's text safe to show.
+//!
+//! Names, descriptions, errors and stderr of a server are hostile: they may carry terminal
+//! escapes, bidirectional overrides, zero-width or tag characters. Everything that leaves for a
+//! terminal, a log or a status file goes through [`printable`]; file names inside the mount do
+//! not, they are byte-exact.
+
+/// Whether a character may be shown as it is.
+fn is_plain(c: char) -> bool {
+    let hidden = matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
+    !c.is_control() && !hidden
+}
+
+/// The text with every control, zero-width, bidirectional and tag character as a visible
+/// `\u{…}` escape (`\n`, `\t` and `\r` by their short names), cut to `max` characters with a
+/// mark that says how long it was (HR-114).
+pub fn printable(text: &str, max: usize) -> String {
+    let mut out = String::with_capacity(text.len().min(max * 2));
+    for (n, c) in text.chars().enumerate() {
+        if n == max {
+            let total = n + text.chars().skip(n).count();
+            out.push_str(&format!("… ({total} characters)"));
+            break;
+        }
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if is_plain(c) => out.push(c),
+            c => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hr_114_hidden_characters_become_visible() {
+        let text = "a\x1b[31m\u{202e}b\u{e0041}\u{200b}é\n";
+        assert_eq!(
+            printable(text, 100),
+            "a\\u{1b}[31m\\u{202e}b\\u{e0041}\\u{200b}é\\n"
+        );
+    }
+
+    #[test]
+    fn hr_114_long_text_is_cut_with_a_mark() {
+        assert_eq!(printable("abcdef", 3), "abc… (6 characters)");
+        assert_eq!(printable("abc", 3), "abc");
+    }
+}

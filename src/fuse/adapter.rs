@@ -1,0 +1,395 @@
+//! Translates requests of the kernel into questions to the host, and answers.
+
+use super::errno;
+use super::parked::Parked;
+use crate::domain::tree::{self, Attr, Child, Kind, Lookup, Tree};
+use crate::host::Host;
+use fuser::{
+    AccessFlags, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyXattr,
+    Request,
+};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+use tokio::runtime::Handle;
+
+/// What cannot change without our telling is kept by the kernel for this long.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+/// Reads in flight before the kernel turns to reads that cannot be killed.
+const MAX_BACKGROUND: u16 = 16_384;
+
+/// The kinds of requests, as `status` counts them.
+const KINDS: [&str; 11] = [
+    "lookup",
+    "getattr",
+    "open",
+    "read",
+    "opendir",
+    "readdir",
+    "readdirplus",
+    "statfs",
+    "xattr",
+    "ioctl",
+    "other",
+];
+
+/// A kind of request.
+#[derive(Clone, Copy)]
+enum Upcall {
+    Lookup,
+    Getattr,
+    Open,
+    Read,
+    Opendir,
+    Readdir,
+    Readdirplus,
+    Statfs,
+    Xattr,
+    Ioctl,
+    Other,
+}
+
+/// Requests of the kernel, counted by kind.
+#[derive(Debug, Default)]
+pub struct Upcalls([AtomicU64; KINDS.len()]);
+
+impl Upcalls {
+    fn count(&self, kind: Upcall) {
+        if let Some(n) = self.0.get(kind as usize) {
+            n.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The counts, by name.
+    pub fn figures(&self) -> BTreeMap<String, u64> {
+        KINDS
+            .iter()
+            .zip(&self.0)
+            .map(|(k, n)| ((*k).into(), n.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
+/// The mount.
+pub(super) struct Adapter {
+    host: Arc<Host>,
+    runtime: Handle,
+    parked: Arc<Parked>,
+    upcalls: Arc<Upcalls>,
+    owner: (u32, u32),
+}
+
+impl Adapter {
+    pub(super) fn new(host: Arc<Host>, runtime: Handle, upcalls: Arc<Upcalls>) -> Self {
+        let parked = Arc::<Parked>::default();
+        runtime.spawn(Arc::clone(&parked).watch());
+        let owner = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+        Self {
+            host,
+            runtime,
+            parked,
+            upcalls,
+            owner,
+        }
+    }
+
+    fn file_attr(&self, attr: Attr) -> FileAttr {
+        let time = UNIX_EPOCH + Duration::from_secs(attr.mtime);
+        let (kind, perm) = match attr.kind {
+            Kind::SkillDir | Kind::OpenDir => (FileType::Directory, 0o555),
+            Kind::File => (FileType::RegularFile, 0o444),
+            Kind::Declined => (FileType::RegularFile, 0),
+        };
+        FileAttr {
+            ino: INodeNo(attr.ino),
+            size: attr.size,
+            blocks: attr.size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind,
+            perm,
+            nlink: attr.nlink,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    /// How long the kernel may keep a name. Changes are pushed, so this is not about being
+    /// right: the next lookup of a label or prefix directory is how we learn that somebody
+    /// needs its listing (HR-51).
+    fn ttl(&self, attr: Attr) -> Duration {
+        match attr.kind {
+            Kind::OpenDir => self.host.fresh_for(Tree::slot_of(attr.ino)),
+            Kind::SkillDir | Kind::File | Kind::Declined => LONG,
+        }
+    }
+
+    /// Lists a directory into a reply, from a cookie on; `add` says whether the reply is full.
+    fn list(
+        &self,
+        tree: &Tree,
+        dir: u64,
+        offset: u64,
+        mut add: impl FnMut(Child) -> bool,
+    ) -> Result<(), Lookup> {
+        let children = tree.children(dir, offset)?;
+        let attr = |ino| tree.attr(ino).ok_or(Lookup::Stale);
+        let dots = [(1, ".", attr(dir)?), (2, "..", attr(tree.parent(dir))?)];
+        let dots = dots.into_iter().filter(|(cookie, ..)| *cookie > offset);
+        let dots = dots.map(|(cookie, name, attr)| Child { name, cookie, attr });
+        for child in dots.chain(children) {
+            if add(child) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+            | InitFlags::FUSE_NO_OPEN_SUPPORT;
+        // All or nothing: an older kernel names what it lacks, the rest is asked for again.
+        if let Err(lacking) = config.add_capabilities(wanted) {
+            let _ = config.add_capabilities(wanted & !lacking);
+        }
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        let _ = config.set_congestion_threshold(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.upcalls.count(Upcall::Lookup);
+        let Some(name) = name.to_str() else {
+            return reply.error(errno::NO_SUCH_NAME);
+        };
+        let tree = self.host.tree();
+        let parent_attr = tree.attr(parent.0);
+        match tree.lookup(parent.0, name) {
+            Lookup::Found(attr) => {
+                if attr.kind == Kind::OpenDir {
+                    self.host.needed(Tree::slot_of(attr.ino));
+                }
+                let entry_ttl = self.ttl(attr);
+                reply.entry_with_ttls(&LONG, &entry_ttl, &self.file_attr(attr), Generation(0));
+            }
+            Lookup::NoEntry => {
+                let ttl = match parent_attr {
+                    Some(attr) if attr.kind == Kind::OpenDir => {
+                        self.host.needed(Tree::slot_of(attr.ino));
+                        self.ttl(attr)
+                    }
+                    _ => LONG,
+                };
+                // Inode 0 is the kernel's negative entry; a name that appears is pushed.
+                let none = Attr {
+                    ino: 0,
+                    kind: Kind::File,
+                    size: 0,
+                    nlink: 0,
+                    mtime: 0,
+                };
+                reply.entry(&ttl, &self.file_attr(none), Generation(0));
+            }
+            other => reply.error(errno::of_lookup(other)),
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.upcalls.count(Upcall::Getattr);
+        match self.host.tree().attr(ino.0) {
+            Some(attr) => reply.attr(&LONG, &self.file_attr(attr)),
+            None => reply.error(errno::GONE),
+        }
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.upcalls.count(Upcall::Open);
+        reply.error(errno::NOT_OFFERED);
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.upcalls.count(Upcall::Opendir);
+        reply.error(errno::NOT_OFFERED);
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.upcalls.count(Upcall::Read);
+        match self.host.read_now(ino.0) {
+            Some(Ok(file)) => return reply.data(file.slice(offset, size)),
+            Some(Err(e)) => return reply.error(errno::of_read(e)),
+            None => {}
+        }
+        let host = Arc::clone(&self.host);
+        let mut place = self.parked.enter(req.pid());
+        self.runtime.spawn(async move {
+            let result = tokio::select! {
+                biased;
+                result = host.read(ino.0) => result.map_err(errno::of_read),
+                () = place.signalled() => Err(errno::INTERRUPTED),
+            };
+            match result {
+                Ok(file) => reply.data(file.slice(offset, size)),
+                Err(e) => reply.error(e),
+            }
+        });
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.upcalls.count(Upcall::Other);
+        reply.error(errno::NOT_OFFERED);
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        self.upcalls.count(Upcall::Readdir);
+        let tree = self.host.tree();
+        let add = |child: Child| {
+            let attr = self.file_attr(child.attr);
+            reply.add(attr.ino, child.cookie, attr.kind, child.name)
+        };
+        match self.list(&tree, ino.0, offset, add) {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno::of_lookup(e)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.upcalls.count(Upcall::Readdirplus);
+        let tree = self.host.tree();
+        let add = |child: Child| {
+            let (attr, ttl) = (self.file_attr(child.attr), self.ttl(child.attr));
+            reply.add(
+                attr.ino,
+                child.cookie,
+                child.name,
+                &ttl,
+                &attr,
+                Generation(0),
+            )
+        };
+        match self.list(&tree, ino.0, offset, add) {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno::of_lookup(e)),
+        }
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.upcalls.count(Upcall::Statfs);
+        reply.statfs(
+            0,
+            0,
+            0,
+            0,
+            0,
+            4096,
+            crate::domain::name::MAX_NAME as u32,
+            4096,
+        );
+    }
+
+    fn getxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _size: u32,
+        reply: ReplyXattr,
+    ) {
+        self.upcalls.count(Upcall::Xattr);
+        reply.error(errno::NOT_OFFERED);
+    }
+
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
+        self.upcalls.count(Upcall::Xattr);
+        reply.error(errno::NOT_OFFERED);
+    }
+
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        self.upcalls.count(Upcall::Other);
+        reply.error(errno::NOT_OFFERED);
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.upcalls.count(Upcall::Ioctl);
+        reply.error(errno::NO_IOCTL);
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: u64,
+        _data: &[u8],
+        _write_flags: fuser::WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: fuser::ReplyWrite,
+    ) {
+        // The kernel refuses every change itself: the mount is read-only. Should one get here,
+        // the answer is the same.
+        self.upcalls.count(Upcall::Other);
+        reply.error(errno::READ_ONLY);
+    }
+}
+
+// The root must be what fuser calls it.
+const _: () = assert!(tree::ROOT == INodeNo::ROOT.0);

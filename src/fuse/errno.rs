@@ -1,0 +1,78 @@
+//! The only errno table of the program.
+
+use crate::domain::tree::{Absent, Lookup};
+use crate::host::ReadError;
+use fuser::Errno;
+
+/// What a reader is told.
+pub(super) fn of_read(e: ReadError) -> Errno {
+    match e {
+        ReadError::Stale => Errno::ESTALE,
+        ReadError::Denied => Errno::EACCES,
+        // Not EBADMSG or the like: tools and people know EIO as "the content is not to be had".
+        ReadError::Contradiction | ReadError::Internal => Errno::EIO,
+        ReadError::TimedOut => Errno::ETIMEDOUT,
+        ReadError::Down => Errno::EHOSTDOWN,
+    }
+}
+
+/// What somebody is told who asks for a name or a listing.
+pub(super) fn of_lookup(l: Lookup) -> Errno {
+    match l {
+        Lookup::NoEntry => Errno::ENOENT,
+        Lookup::Unknown(absent) => of_absent(absent),
+        // Found is no error; whoever asks for its errno has mixed something up.
+        Lookup::Stale | Lookup::Found(_) => Errno::ESTALE,
+    }
+}
+
+fn of_absent(a: Absent) -> Errno {
+    match a {
+        // Not ENOENT: a failed question is never answered "does not exist".
+        Absent::Starting => Errno::EAGAIN,
+        Absent::Down => Errno::EHOSTDOWN,
+    }
+}
+
+/// Any change.
+pub(super) const READ_ONLY: Errno = Errno::EROFS;
+/// What the kernel shall not ask again.
+pub(super) const NOT_OFFERED: Errno = Errno::ENOSYS;
+/// `isatty` and the like on a file of ours.
+pub(super) const NO_IOCTL: Errno = Errno::ENOTTY;
+/// A reader that got a signal.
+pub(super) const INTERRUPTED: Errno = Errno::EINTR;
+/// An inode that is gone.
+pub(super) const GONE: Errno = Errno::ESTALE;
+/// A name of a form that no server can publish.
+pub(super) const NO_SUCH_NAME: Errno = Errno::ENOENT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_its_errno() {
+        let table = [
+            (ReadError::Stale, libc::ESTALE),
+            (ReadError::Denied, libc::EACCES),
+            (ReadError::Contradiction, libc::EIO),
+            (ReadError::Internal, libc::EIO),
+            (ReadError::TimedOut, libc::ETIMEDOUT),
+            (ReadError::Down, libc::EHOSTDOWN),
+        ];
+        for (e, want) in table {
+            assert_eq!(of_read(e).code(), want, "{e:?}");
+        }
+        assert_eq!(of_lookup(Lookup::NoEntry).code(), libc::ENOENT);
+        assert_eq!(
+            of_lookup(Lookup::Unknown(Absent::Starting)).code(),
+            libc::EAGAIN
+        );
+        assert_eq!(
+            of_lookup(Lookup::Unknown(Absent::Down)).code(),
+            libc::EHOSTDOWN
+        );
+        assert_eq!(of_lookup(Lookup::Stale).code(), libc::ESTALE);
+    }
+}

@@ -1,0 +1,466 @@
+//! Mounting and unmounting: the mount point, what may already be there, and what happens when
+//! the daemon dies.
+//!
+//! A dead mount of ours is detached at start; a live or foreign one is refused and left alone.
+//! A small second process, the *guard*, watches over the daemon: when it is killed, the guard
+//! detaches the mount, so that nobody goes on reading pages that nobody stands for, and ends
+//! what is left of the servers' process groups.
+
+use super::adapter::{Adapter, Upcalls};
+use super::notify;
+use crate::host::{Batch, Host};
+use fuser::{Config, MountOption, Session, SessionACL};
+use parking_lot::Mutex;
+use rustix::mount::UnmountFlags;
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use tokio::sync::oneshot;
+
+/// The file system type in /proc/mounts, for PRUNEFS and the like.
+pub const FS_TYPE: &str = "fuse.mount-skills";
+/// The hidden subcommand that runs the guard.
+pub const GUARD: &str = "__guard";
+
+/// Why nothing was mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point cannot be used.
+    #[error("{path}: {why}")]
+    Place {
+        /// The mount point.
+        path: String,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// The machine cannot mount.
+    #[error("{0}")]
+    Machine(String),
+}
+
+fn place(path: &Path, why: impl Into<String>) -> MountError {
+    MountError::Place {
+        path: path.display().to_string(),
+        why: why.into(),
+    }
+}
+
+/// A mount, as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Listed {
+    device: String,
+    path: PathBuf,
+    fs_type: String,
+}
+
+fn parse_mountinfo(text: &str) -> Vec<Listed> {
+    let row = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ');
+        Some(Listed {
+            device: left.nth(2)?.to_owned(),
+            path: unescape(left.nth(1)?),
+            fs_type: right.split(' ').next()?.to_owned(),
+        })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Undoes the octal escapes of mountinfo.
+fn unescape(text: &str) -> PathBuf {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let code = (byte == b'\\')
+            .then(|| {
+                tail.get(..3)
+                    .and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok())
+            })
+            .flatten();
+        out.push(code.unwrap_or(byte));
+        rest = if code.is_some() {
+            tail.get(3..).unwrap_or_default()
+        } else {
+            tail
+        };
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+/// The mount on top at a path.
+fn mounted_at(path: &Path) -> Option<Listed> {
+    let text = fs::read(Path::new("/proc/self/mountinfo")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    parse_mountinfo(&text).into_iter().rfind(|m| m.path == path)
+}
+
+/// A place to mount on.
+#[derive(Debug)]
+pub struct MountPoint {
+    path: PathBuf,
+    made: bool,
+}
+
+impl MountPoint {
+    /// Makes a path ready to be mounted on: creates it if it is missing, detaches a dead mount of
+    /// ours, refuses everything else that is there.
+    pub fn prepare(path: &Path) -> Result<Self, MountError> {
+        let path = absolute(path)?;
+        refuse_discovery_path(&path)?;
+        while let Some(mount) = mounted_at(&path) {
+            if mount.fs_type == "autofs" {
+                break;
+            }
+            if mount.fs_type != FS_TYPE {
+                let why = format!(
+                    "another file system ({}) is mounted there; choose another place",
+                    mount.fs_type
+                );
+                return Err(place(&path, why));
+            }
+            if rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
+                return Err(place(
+                    &path,
+                    "already mounted by a running mount-skills; to end it: mount-skills unmount",
+                ));
+            }
+            tracing::info!(
+                "{}: detaching the dead mount of an earlier run",
+                path.display()
+            );
+            detach(&path).map_err(|e| place(&path, format!("a dead mount of an earlier run cannot be detached: {e}; run: fusermount3 -uz {}", path.display())))?;
+        }
+        let made = match fs::metadata(&path) {
+            Ok(meta) if !meta.is_dir() => {
+                return Err(place(&path, "it is a file; give a directory"));
+            }
+            Ok(_) => false,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&path).map_err(|e| place(&path, format!("cannot make the mount point: {e}; make it yourself or choose another place, such as ~/skills")))?;
+                true
+            }
+            Err(e) => return Err(place(&path, e.to_string())),
+        };
+        let empty = fs::read_dir(&path)
+            .map_err(|e| place(&path, e.to_string()))?
+            .next()
+            .is_none();
+        if !empty {
+            return Err(place(
+                &path,
+                "the directory is not empty; choose an empty one",
+            ));
+        }
+        Ok(Self { path, made })
+    }
+
+    /// Where it is, absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the directory if we made it.
+    pub fn restore(&self) {
+        if self.made {
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// The absolute path without links in its parents. The last name is not looked at: a dead mount
+/// answers nothing.
+fn absolute(path: &Path) -> Result<PathBuf, MountError> {
+    if let Ok(real) = fs::canonicalize(path) {
+        return Ok(real);
+    }
+    let full = std::path::absolute(path).map_err(|e| place(path, e.to_string()))?;
+    match (full.parent().map(fs::canonicalize), full.file_name()) {
+        (Some(Ok(parent)), Some(name)) => Ok(parent.join(name)),
+        _ => Ok(full),
+    }
+}
+
+/// Refuses places where an agent would take the skills for local ones (HR-25).
+pub fn refuse_discovery_path(path: &Path) -> Result<(), MountError> {
+    let names: Vec<&[u8]> = path.iter().map(OsStrExt::as_bytes).collect();
+    let homes: [&[u8]; 5] = [b".claude", b".agents", b".codex", b".gemini", b".cursor"];
+    let local = names
+        .windows(2)
+        .any(|w| matches!(w, [a, b"skills"] if homes.contains(a)));
+    if local {
+        return Err(place(
+            path,
+            "agents look for local skills there, and skills of a server must not pass for local ones; choose another place",
+        ));
+    }
+    Ok(())
+}
+
+/// Says what is missing before anything is started.
+pub fn check_machine() -> Result<(), MountError> {
+    let device = Path::new("/dev/fuse");
+    let machine = |text: String| Err(MountError::Machine(text));
+    let open = fs::OpenOptions::new().read(true).write(true).open(device);
+    match open {
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            return machine(
+                "/dev/fuse cannot be opened by this user; run: sudo chmod 0666 /dev/fuse".into(),
+            );
+        }
+        Err(e) => {
+            return machine(format!(
+                "/dev/fuse cannot be used ({e}); run: sudo modprobe fuse (in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN)"
+            ));
+        }
+    }
+    if !is_root() && fusermount().is_none() {
+        return machine(
+            "fusermount3 was not found in PATH; run: sudo apt-get install fuse3".into(),
+        );
+    }
+    Ok(())
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn fusermount() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let names = ["fusermount3", "fusermount"];
+    names.iter().find_map(|n| {
+        std::env::split_paths(&path)
+            .map(|d| d.join(n))
+            .find(|p| p.is_file())
+    })
+}
+
+/// Detaches whatever is mounted at a path, also when it is busy.
+fn detach(path: &Path) -> io::Result<()> {
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(path, flags) {
+        Err(rustix::io::Errno::PERM) => run_fusermount("-uz", path),
+        other => Ok(other?),
+    }
+}
+
+fn run_fusermount(flag: &str, path: &Path) -> io::Result<()> {
+    let program = fusermount().ok_or_else(|| io::Error::other("fusermount3 was not found"))?;
+    let out = Command::new(program)
+        .arg(flag)
+        .arg("--")
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+    ))
+}
+
+/// A mount that is being served.
+#[derive(Debug)]
+pub struct Mounted {
+    point: MountPoint,
+    device: String,
+    guard: Guard,
+}
+
+/// Mounts the host's tree and serves it from threads of its own. The receiver that comes with it
+/// is told when the mount is gone, whoever took it away.
+pub fn mount(
+    point: MountPoint,
+    host: &Arc<Host>,
+    runtime: &tokio::runtime::Handle,
+    upcalls: &Arc<Upcalls>,
+    batches: Receiver<Batch>,
+) -> Result<(Mounted, oneshot::Receiver<()>), MountError> {
+    let subtype = "mount-skills".to_owned();
+    let mut config = Config::default();
+    config.acl = SessionACL::Owner;
+    config.n_threads = Some(2);
+    config.mount_options = vec![
+        MountOption::FSName("mount-skills".into()),
+        MountOption::RO,
+        MountOption::NoExec,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+        MountOption::DefaultPermissions,
+        // fuser gives a subtype only to fusermount; root mounts directly.
+        if is_root() {
+            MountOption::CUSTOM(format!("subtype={subtype}"))
+        } else {
+            MountOption::Subtype(subtype)
+        },
+    ];
+    let adapter = Adapter::new(Arc::clone(host), runtime.clone(), Arc::clone(upcalls));
+    let session = Session::new(adapter, point.path(), &config).map_err(|e| {
+        point.restore();
+        let hint = "in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN";
+        place(point.path(), format!("mounting failed: {e} ({hint})"))
+    })?;
+    let failed = |e: io::Error| MountError::Machine(format!("a thread cannot be started: {e}"));
+    notify::start(session.notifier(), batches).map_err(failed)?;
+    let (ended, gone) = oneshot::channel();
+    let serve = move || {
+        if let Err(e) = session.run() {
+            tracing::debug!("the FUSE session ended: {e}");
+        }
+        let _ = ended.send(());
+    };
+    std::thread::Builder::new()
+        .name("fuse".into())
+        .spawn(serve)
+        .map_err(failed)?;
+    let device = mounted_at(point.path())
+        .map(|m| m.device)
+        .unwrap_or_default();
+    let guard = Guard::start(point.path(), &device);
+    Ok((
+        Mounted {
+            point,
+            device,
+            guard,
+        },
+        gone,
+    ))
+}
+
+impl Mounted {
+    /// The guard, to be told of the servers' process groups.
+    pub fn guard(&self) -> Guard {
+        self.guard.clone()
+    }
+
+    /// Takes the mount away, lazily if somebody is in it, and the mount point if we made it.
+    pub fn unmount(self) {
+        let path = self.point.path();
+        // Somebody else may have unmounted it, and another mount may be there by now.
+        if mounted_at(path).is_some_and(|m| m.device == self.device) {
+            let plain = match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
+                Err(rustix::io::Errno::PERM) => run_fusermount("-u", path),
+                other => other.map_err(Into::into),
+            };
+            if plain.is_err()
+                && let Err(e) = detach(path)
+            {
+                tracing::warn!("{}: cannot be unmounted: {e}", path.display());
+            }
+        }
+        self.guard.dismiss();
+        self.point.restore();
+    }
+}
+
+/// The daemon's end of the guard.
+#[derive(Debug, Clone)]
+pub struct Guard(Arc<Mutex<Option<Child>>>);
+
+impl Guard {
+    fn start(path: &Path, device: &str) -> Self {
+        let child = Command::new("/proc/self/exe")
+            .arg(GUARD)
+            .arg(path)
+            .arg(device)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Ctrl-C in the daemon's terminal must not reach it.
+            .process_group(0)
+            .current_dir("/")
+            .spawn();
+        if let Err(e) = &child {
+            tracing::warn!("no guard: if this process is killed, the mount stays behind: {e}");
+        }
+        Self(Arc::new(Mutex::new(child.ok())))
+    }
+
+    fn say(&self, line: &str) {
+        if let Some(stdin) = self.0.lock().as_mut().and_then(|c| c.stdin.as_mut()) {
+            let _ = stdin.write_all(line.as_bytes());
+        }
+    }
+
+    /// A server's process group that must not outlive the daemon.
+    pub fn watch_group(&self, group: i32) {
+        self.say(&format!("+{group}\n"));
+    }
+
+    /// A process group that has ended.
+    pub fn forget_group(&self, group: i32) {
+        self.say(&format!("-{group}\n"));
+    }
+
+    fn dismiss(&self) {
+        self.say("done\n");
+        let child = self.0.lock().take();
+        if let Some(mut child) = child {
+            drop(child.stdin.take());
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The guard itself: waits until the daemon has said `done` or is gone, and cleans up after it.
+pub fn guard(path: &Path, device: &str) {
+    let mut groups = std::collections::BTreeSet::new();
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        match line.split_at_checked(1) {
+            Some(("+", group)) => drop(group.parse::<i32>().map(|g| groups.insert(g))),
+            Some(("-", group)) => drop(group.parse::<i32>().map(|g| groups.remove(&g))),
+            _ => return,
+        }
+    }
+    if mounted_at(path).is_some_and(|m| m.device == device && m.fs_type == FS_TYPE) {
+        let _ = detach(path);
+    }
+    for group in groups
+        .into_iter()
+        .filter(|g| *g > 1)
+        .filter_map(rustix::process::Pid::from_raw)
+    {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_rows_with_escapes() {
+        let text = "36 35 98:0 / /mnt/a\\040b\\134c rw,noatime shared:1 - ext4 /dev/root rw\n\
+                    37 35 0:52 / /mnt/skills ro - fuse.mount-skills mount-skills ro,user_id=0\n\
+                    garbage\n";
+        let rows = parse_mountinfo(text);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0].path, Path::new("/mnt/a b\\c"));
+        assert_eq!(
+            (rows[1].device.as_str(), rows[1].fs_type.as_str()),
+            ("0:52", FS_TYPE)
+        );
+    }
+
+    #[test]
+    fn hr_25_places_of_local_skills_are_refused() {
+        for bad in [
+            "/home/u/.claude/skills",
+            "/home/u/.claude/skills/x",
+            "/w/.agents/skills",
+            "/w/.codex/skills/y",
+        ] {
+            assert!(refuse_discovery_path(Path::new(bad)).is_err(), "{bad}");
+        }
+        for good in ["/mnt/skills", "/home/u/skills", "/home/u/.claude/other"] {
+            assert!(refuse_discovery_path(Path::new(good)).is_ok(), "{good}");
+        }
+    }
+}

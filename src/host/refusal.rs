@@ -1,0 +1,181 @@
+//! Reads that were refused, and why: what a reader gets as an errno, an agent and a person find
+//! here with what was expected, what was found and what to do.
+
+use crate::domain::manifest::Reason;
+use crate::domain::skill::Claim;
+use crate::domain::text::printable;
+use crate::domain::verify::Mismatch;
+use crate::source::SourceError;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// At most this many refusals are remembered for each server.
+const KEEP: usize = 100;
+/// Texts of a server are cut to this many characters.
+const TEXT: usize = 500;
+
+/// Why a read gives no bytes, by what the reader is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadError {
+    /// The skill changed: look the file up again.
+    Stale,
+    /// Policy: the skill is declined.
+    Denied,
+    /// The server contradicts itself.
+    Contradiction,
+    /// The deadline passed.
+    TimedOut,
+    /// The server cannot be reached and the file is not cached.
+    Down,
+    /// A fault of this program.
+    Internal,
+}
+
+/// One refused read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The file, below the mount point. Escaped.
+    pub path: String,
+    /// Its URI. Escaped.
+    pub uri: String,
+    /// What the reader was told.
+    pub error: ReadError,
+    /// Why, in a sentence. Escaped.
+    pub reason: String,
+    /// What the entry promised, where it is about content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// What came instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
+    /// What to do.
+    pub next: String,
+    /// Seconds since the epoch.
+    pub at: u64,
+    /// How often it happened.
+    pub times: u64,
+}
+
+impl Refusal {
+    fn new(path: &str, uri: &str, error: ReadError, reason: &str, next: &str) -> Self {
+        let at = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs());
+        Self {
+            path: printable(path, TEXT),
+            uri: printable(uri, TEXT),
+            error,
+            reason: printable(reason, TEXT),
+            expected: None,
+            found: None,
+            next: next.into(),
+            at,
+            times: 1,
+        }
+    }
+
+    /// A file of a declined skill.
+    pub(super) fn declined(path: &str, uri: &str, reason: &Reason) -> Self {
+        let next = "the server's author must mend the entry";
+        Self::new(path, uri, ReadError::Denied, &reason.to_string(), next)
+    }
+
+    /// The server did not answer.
+    pub(super) fn unanswered(path: &str, uri: &str, e: &SourceError) -> Self {
+        let (error, next) = match e {
+            SourceError::TimedOut(_) => (ReadError::TimedOut, "try again, or give --timeout more"),
+            SourceError::NeedsInput => (
+                ReadError::Denied,
+                "use this file with a client that can answer",
+            ),
+            SourceError::Down(_) | SourceError::Rejected { .. } | SourceError::Malformed(_) => (
+                ReadError::Down,
+                "it is tried again by itself; see the server's state",
+            ),
+        };
+        Self::new(path, uri, error, &e.to_string(), next)
+    }
+
+    /// Bytes came that are not what the entry describes; `changed` says whether the server's
+    /// entry changed meanwhile.
+    pub(super) fn mismatch(path: &str, uri: &str, m: &Mismatch, changed: bool) -> Self {
+        let (expected, found) = m.sides();
+        Self {
+            expected: Some(printable(&expected, TEXT)),
+            found: Some(printable(&found, TEXT)),
+            ..Self::outcome(path, uri, &m.to_string(), changed)
+        }
+    }
+
+    /// The server answered a listed file with an error or a malformed reply.
+    pub(super) fn rejected(path: &str, uri: &str, e: &SourceError, changed: bool) -> Self {
+        Self {
+            expected: Some("the content of a listed file".into()),
+            found: Some(printable(&e.to_string(), TEXT)),
+            ..Self::outcome(path, uri, &e.to_string(), changed)
+        }
+    }
+
+    /// Two skills list the file with different digests.
+    pub(super) fn disputed(path: &str, claims: &[Claim], changed: bool) -> Self {
+        let uri = claims.first().map_or("", |c| &c.file.uri);
+        let sides: Vec<String> = claims
+            .iter()
+            .map(|c| format!("{} lists {}", c.entry.uri, c.file.digest))
+            .collect();
+        let reason = format!(
+            "the entries that list this file disagree: {}",
+            sides.join("; ")
+        );
+        Self::outcome(path, uri, &reason, changed)
+    }
+
+    fn outcome(path: &str, uri: &str, reason: &str, changed: bool) -> Self {
+        if changed {
+            let reason = format!("the skill changed on its server: {reason}");
+            return Self::new(
+                path,
+                uri,
+                ReadError::Stale,
+                &reason,
+                "read SKILL.md again, then the file",
+            );
+        }
+        let next = "the server's author must mend it: entry and content do not fit";
+        Self::new(path, uri, ReadError::Contradiction, reason, next)
+    }
+}
+
+/// The latest refusals of each server, one a file and error.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(VecDeque<(u16, Refusal)>);
+
+impl Refusals {
+    /// Adds one; whether it is news.
+    pub(super) fn add(&mut self, slot: u16, refusal: Refusal) -> bool {
+        let same = |r: &Refusal| r.path == refusal.path && r.error == refusal.error;
+        let known = self.0.iter_mut().find(|(s, r)| *s == slot && same(r));
+        if let Some((_, known)) = known {
+            let times = known.times + 1;
+            *known = Refusal { times, ..refusal };
+            return false;
+        }
+        if self.0.iter().filter(|(s, _)| *s == slot).count() >= KEEP
+            && let Some(oldest) = self.0.iter().position(|(s, _)| *s == slot)
+        {
+            self.0.remove(oldest);
+        }
+        self.0.push_back((slot, refusal));
+        true
+    }
+
+    pub(super) fn of(&self, slot: u16) -> Vec<Refusal> {
+        self.0
+            .iter()
+            .filter(|(s, _)| *s == slot)
+            .map(|(_, r)| r.clone())
+            .collect()
+    }
+}

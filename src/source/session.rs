@@ -1,0 +1,796 @@
+//! One task per server: connect, list, refresh on request, reconnect.
+//!
+//! The task publishes [`Event`]s; readers ask through [`Source`], which waits for the connection
+//! within their deadline. A server that is gone is tried again with growing gaps (0.5 s to
+//! 30 s), and the gaps shrink again only after a minute of uptime, so that a server that dies
+//! right after its handshake is no fork bomb (HR-120).
+//!
+//! Absent on purpose: polling. A listing is asked for after connecting, when somebody needs it,
+//! and again with growing gaps while it has not come whole.
+
+use super::transport::{Group, MAX_MESSAGE, RawHttp, Spawner, Target, Traces};
+use super::wire;
+use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
+use crate::domain::manifest::{Declined, Entry, Reason};
+use crate::domain::text::printable;
+use crate::domain::verify::Untrusted;
+use futures_util::FutureExt;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, ClientRequest, CustomResult, ExtensionCapabilities,
+    GetSkillRequest, GetSkillRequestParams, Implementation, ListSkillsRequest,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequest, ReadResourceRequestParams,
+    SKILLS_EXTENSION_ID, ServerResult,
+};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RoleClient,
+    RunningService, ServiceError,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClientTransportConfig, StreamableHttpError,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinHandle;
+
+/// How long a server may take from its start to its answer to the handshake, unless the user
+/// says otherwise: a first `npx -y` downloads.
+pub const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a reader waits for a server that was there and is gone, before EHOSTDOWN.
+const RECONNECT_WAIT: Duration = Duration::from_millis(800);
+/// The first, the largest and the growth of the gaps between tries.
+const BACKOFF: (Duration, Duration, f64) =
+    (Duration::from_millis(500), Duration::from_secs(30), 2.5);
+/// Uptime after which the gaps start small again.
+const STABLE: Duration = Duration::from_secs(60);
+/// What a listing may cost (HR-54).
+const LIST_TIME: Duration = Duration::from_secs(60);
+const MAX_PAGES: usize = 10_000;
+const MAX_EMPTY_PAGES: usize = 16;
+const MAX_ENTRIES: usize = 100_000;
+const MAX_LIST_BYTES: usize = 512 << 20;
+/// Entries of one listing that `skills/get` is asked to decide between.
+const MAX_DISPUTES: usize = 32;
+/// Two listings of one server start at least this far apart.
+const LIST_GAP: Duration = Duration::from_secs(1);
+/// Bytes of content that may be on their way from one server at once, in KiB.
+const IN_FLIGHT_KIB: u32 = 48 * 1024;
+
+/// One server's connection.
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+struct Shared {
+    target: Target,
+    spawner: Spawner,
+    start_timeout: Duration,
+    events: Events,
+    slot: watch::Sender<Slot>,
+    refresh: Notify,
+    lost: Notify,
+    in_flight: Semaphore,
+    traces: Arc<Traces>,
+    requests: [AtomicU64; METHODS.len()],
+    connects: AtomicU64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("target", &self.target)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+enum Slot {
+    Starting,
+    Up(Connection),
+    Down(String),
+}
+
+#[derive(Clone)]
+struct Connection {
+    peer: rmcp::Peer<RoleClient>,
+    number: u64,
+    skills: bool,
+}
+
+/// The methods we send, as `status` counts them.
+const METHODS: [&str; 3] = ["skills/list", "skills/get", "resources/read"];
+
+#[derive(Clone, Copy)]
+enum Method {
+    List = 0,
+    Get = 1,
+    Read = 2,
+}
+
+impl Session {
+    /// Starts the task of a server.
+    pub fn start(
+        target: Target,
+        spawner: Spawner,
+        start_timeout: Duration,
+        events: Events,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            target,
+            spawner,
+            start_timeout,
+            events,
+            slot: watch::Sender::new(Slot::Starting),
+            refresh: Notify::new(),
+            lost: Notify::new(),
+            in_flight: Semaphore::new(IN_FLIGHT_KIB as usize),
+            traces: Arc::default(),
+            requests: Default::default(),
+            connects: AtomicU64::new(0),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(Arc::clone(&shared).run(stopped));
+        Self { shared, task, stop }
+    }
+
+    /// Ends the connection and the server we started.
+    pub async fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.task.await;
+    }
+
+    /// What readers ask.
+    pub fn source(&self) -> Arc<dyn Source> {
+        Arc::clone(&self.shared) as Arc<dyn Source>
+    }
+}
+
+/// A connection with all that must end with it.
+struct Connected {
+    service: RunningService<RoleClient, ClientConfig>,
+    group: Option<Group>,
+}
+
+/// Why no connection was made.
+struct Failure {
+    reason: String,
+    then: Then,
+}
+
+/// What a failed handshake says about the other one.
+#[derive(PartialEq, Eq)]
+enum Then {
+    /// The server answered, or was silent to the end: try the other handshake at once.
+    Other,
+    /// The server went away: try the other handshake next time.
+    OtherLater,
+    /// Nothing was learnt.
+    Same,
+}
+
+impl Shared {
+    async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let mut gap = BACKOFF.0;
+        let mut era = Era::Discover;
+        loop {
+            let started = tokio::select! {
+                r = self.connect(&mut era) => r,
+                _ = stop.wait_for(|s| *s) => return,
+            };
+            let since = Instant::now();
+            let reason = match started {
+                Ok(connected) => {
+                    let ended = self.serve(connected, era, &mut stop).await;
+                    let Some(reason) = ended else { return };
+                    reason
+                }
+                Err(reason) => reason,
+            };
+            if since.elapsed() > STABLE {
+                gap = BACKOFF.0;
+            }
+            self.publish_down(reason);
+            let wait = gap.mul_f64(1.0 + jitter() * 0.2);
+            gap = gap.mul_f64(BACKOFF.2).min(BACKOFF.1);
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = stop.wait_for(|s| *s) => return,
+            }
+        }
+    }
+
+    fn publish_down(&self, reason: String) {
+        self.slot.send_replace(Slot::Down(reason.clone()));
+        (self.events)(Event::Link(Link::Down { reason }));
+    }
+
+    /// Makes a connection by either handshake; leaves the one to try first next time.
+    async fn connect(&self, era: &mut Era) -> Result<Connected, String> {
+        let first = *era;
+        let other = match first {
+            Era::Discover => Era::Initialize,
+            Era::Initialize => Era::Discover,
+        };
+        let failure = match self.connect_as(first).await {
+            Ok(connected) => return Ok(connected),
+            Err(failure) => failure,
+        };
+        match failure.then {
+            Then::Same => Err(failure.reason),
+            Then::OtherLater => {
+                *era = other;
+                Err(failure.reason)
+            }
+            Then::Other => match self.connect_as(other).await {
+                Ok(connected) => {
+                    *era = other;
+                    Ok(connected)
+                }
+                Err(second) => Err(format!(
+                    "{} by {}; {} by {}",
+                    failure.reason,
+                    first.as_str(),
+                    second.reason,
+                    other.as_str()
+                )),
+            },
+        }
+    }
+
+    async fn connect_as(&self, era: Era) -> Result<Connected, Failure> {
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        *self.traces.ended.lock() = None;
+        let mode = match era {
+            Era::Discover => ClientLifecycleMode::Discover {
+                preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+            },
+            Era::Initialize => ClientLifecycleMode::Initialize,
+        };
+        let same = |reason| Failure {
+            reason,
+            then: Then::Same,
+        };
+        let (result, group) = match &self.target {
+            Target::Command { argv } => {
+                let (transport, group) = self
+                    .spawner
+                    .spawn(argv, Arc::clone(&self.traces))
+                    .await
+                    .map_err(same)?;
+                let start = client_config().serve_with_lifecycle(transport, mode);
+                (
+                    tokio::time::timeout(self.start_timeout, start).await,
+                    Some(group),
+                )
+            }
+            Target::Http { url } => {
+                let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                    .max_concurrent_requests(256)
+                    .max_json_response_size(MAX_MESSAGE)
+                    .max_sse_event_size(MAX_MESSAGE);
+                let client = RawHttp::new().map_err(same)?;
+                let transport = StreamableHttpClientTransport::with_client(client, config);
+                let start = client_config().serve_with_lifecycle(transport, mode);
+                (tokio::time::timeout(self.start_timeout, start).await, None)
+            }
+        };
+        let (reason, then) = match result {
+            Ok(Ok(service)) => {
+                service
+                    .peer()
+                    .set_response_cache_config(rmcp::service::ClientCacheConfig::disabled())
+                    .await;
+                return Ok(Connected { service, group });
+            }
+            Ok(Err(e)) => self.explain(e),
+            Err(_) => (
+                format!("no answer within {} s", self.start_timeout.as_secs()),
+                Then::Other,
+            ),
+        };
+        let exit = match group {
+            Some(group) => group.end().await,
+            None => None,
+        };
+        let reason = match exit.filter(|_| then == Then::OtherLater) {
+            Some(status) => {
+                self.last_words(format!("the server ended ({status}) before it answered"))
+            }
+            None => reason,
+        };
+        Err(Failure { reason, then })
+    }
+
+    fn explain(&self, e: ClientInitializeError) -> (String, Then) {
+        match e {
+            ClientInitializeError::ConnectionClosed(_) => {
+                let why = self.traces.ended.lock().take();
+                (
+                    why.unwrap_or_else(|| "the server closed the connection".into()),
+                    Then::OtherLater,
+                )
+            }
+            ClientInitializeError::JsonRpcError(e) => {
+                let text = printable(&e.message, 200);
+                (
+                    format!("the server answered with error {}: {text}", e.code.0),
+                    Then::Other,
+                )
+            }
+            ClientInitializeError::TransportError { error, .. } => {
+                let mut text = error.error.to_string();
+                let mut source = error.error.source();
+                while let Some(cause) = source {
+                    text = format!("{text}: {cause}");
+                    source = cause.source();
+                }
+                (printable(&text, 300), Then::Same)
+            }
+            e => (printable(&e.to_string(), 300), Then::Other),
+        }
+    }
+
+    /// A reason with the last line the server wrote to stderr, which usually says more.
+    fn last_words(&self, reason: String) -> String {
+        let stderr = self.traces.stderr();
+        match stderr.lines().rev().find(|l| !l.trim().is_empty()) {
+            Some(line) => format!("{reason}; its last words: {}", printable(line, 200)),
+            None => reason,
+        }
+    }
+
+    /// Serves one connection to its end; none if we were told to stop.
+    async fn serve(
+        &self,
+        connected: Connected,
+        era: Era,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Option<String> {
+        let Connected { service, group } = connected;
+        let peer = describe(&service, era);
+        let number = self.connects.load(Ordering::Relaxed);
+        let connection = Connection {
+            peer: service.peer().clone(),
+            number,
+            skills: peer.skills,
+        };
+        let close = service.cancellation_token();
+        self.slot.send_replace(Slot::Up(connection.clone()));
+        (self.events)(Event::Link(Link::Ready(peer.clone())));
+        // A loss that was reported of an earlier connection is none of this one.
+        let _ = self.lost.notified().now_or_never();
+        let reason = {
+            let closed = service.waiting();
+            tokio::select! {
+                _ = closed => {
+                    let why = self.traces.ended.lock().take();
+                    Some(why.unwrap_or_else(|| self.last_words("the server closed the connection".into())))
+                }
+                _ = self.keep_listing(&connection) => None,
+                () = self.lost.notified() => Some("the connection was lost".to_owned()),
+                _ = stop.wait_for(|s| *s) => None,
+            }
+        };
+        close.cancel();
+        self.slot
+            .send_replace(Slot::Down(reason.clone().unwrap_or_default()));
+        if let Some(group) = group {
+            group.end().await;
+        }
+        reason
+    }
+
+    /// Lists after connecting and then on request, for as long as the connection lives.
+    async fn keep_listing(&self, connection: &Connection) -> std::convert::Infallible {
+        let mut gap = BACKOFF.0;
+        loop {
+            let start = Instant::now();
+            let mut whole = true;
+            if connection.skills {
+                match self.list(connection).await {
+                    Ok(listing) => {
+                        whole = listing.truncated.is_none();
+                        (self.events)(Event::Listed(listing));
+                    }
+                    Err(e) => {
+                        whole = false;
+                        (self.events)(Event::ListFailed(e));
+                    }
+                }
+            }
+            // A slow listing is not asked for back to back, however often somebody looks.
+            let took = start.elapsed();
+            tokio::time::sleep(LIST_GAP.max(took * 2).saturating_sub(took)).await;
+            if whole {
+                gap = BACKOFF.0;
+                self.refresh.notified().await;
+            } else {
+                gap = gap.mul_f64(BACKOFF.2).min(BACKOFF.1);
+                let _ = tokio::time::timeout(gap, self.refresh.notified()).await;
+            }
+        }
+    }
+
+    /// Pages through `skills/list`, within bounds (HR-45, HR-54).
+    async fn list(&self, connection: &Connection) -> Result<Listing, SourceError> {
+        let deadline = Instant::now() + LIST_TIME;
+        let mut found = Found::default();
+        let mut cursor: Option<String> = None;
+        let mut cursors = HashSet::new();
+        let (mut pages, mut empty, mut bytes, mut ttl) = (0, 0, 0, Duration::MAX);
+        let truncated = loop {
+            let params = cursor
+                .clone()
+                .map(|c| PaginatedRequestParams::default().with_cursor(Some(c)));
+            let request = ListSkillsRequest {
+                params,
+                ..Default::default()
+            };
+            let request = ClientRequest::ListSkillsRequest(request);
+            let page = match self.ask(connection, Method::List, request, deadline).await {
+                Ok(raw) => {
+                    bytes += raw.len();
+                    wire::list_page(&raw)
+                }
+                Err(Ask::Lost(why)) => Err(SourceError::Down(why)),
+                Err(Ask::Failed(e)) => Err(e),
+            };
+            let page = match page {
+                Ok(page) => page,
+                Err(e) if pages == 0 => return Err(e),
+                Err(e) => break Some(format!("page {}: {e}", pages + 1)),
+            };
+            pages += 1;
+            ttl = ttl.min(page.ttl);
+            empty = if page.entries.is_empty() {
+                empty + 1
+            } else {
+                0
+            };
+            page.entries.into_iter().for_each(|e| found.add(e));
+            let Some(next) = page.next else { break None };
+            if !cursors.insert(next.clone()) {
+                break Some(format!("the server repeated a cursor after {pages} pages"));
+            }
+            let over = [
+                (pages >= MAX_PAGES, format!("{MAX_PAGES} pages")),
+                (
+                    empty >= MAX_EMPTY_PAGES,
+                    format!("{MAX_EMPTY_PAGES} empty pages running"),
+                ),
+                (found.len() >= MAX_ENTRIES, format!("{MAX_ENTRIES} entries")),
+                (
+                    bytes >= MAX_LIST_BYTES,
+                    format!("{} MiB", MAX_LIST_BYTES >> 20),
+                ),
+            ];
+            if let Some((_, limit)) = over.into_iter().find(|(over, _)| *over) {
+                break Some(format!("stopped at the limit of {limit}"));
+            }
+            cursor = Some(next);
+        };
+        let mut listing = found.settle();
+        listing.truncated = truncated;
+        listing.ttl = ttl;
+        for uri in std::mem::take(&mut found.disputed)
+            .into_iter()
+            .take(MAX_DISPUTES)
+        {
+            let entry = match self.get_by(connection, &uri, deadline).await {
+                Ok(entry) => entry,
+                Err(_) => continue,
+            };
+            listing.declined.retain(|d| d.uri.as_deref() != Some(&uri));
+            match entry {
+                Ok(entry) => listing.entries.push(Arc::new(entry)),
+                Err(declined) => listing.declined.push(declined),
+            }
+        }
+        Ok(listing)
+    }
+
+    async fn get_by(
+        &self,
+        connection: &Connection,
+        uri: &str,
+        deadline: Instant,
+    ) -> Result<Result<Entry, Declined>, SourceError> {
+        match self
+            .ask(connection, Method::Get, get_request(uri), deadline)
+            .await
+        {
+            Ok(raw) => wire::get_result(&raw, uri),
+            Err(Ask::Lost(why)) => Err(SourceError::Down(why)),
+            Err(Ask::Failed(e)) => Err(e),
+        }
+    }
+
+    /// Sends one request over one connection; the result as raw JSON.
+    async fn ask(
+        &self,
+        connection: &Connection,
+        method: Method,
+        request: ClientRequest,
+        deadline: Instant,
+    ) -> Result<String, Ask> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Ask::Failed(SourceError::TimedOut(left)));
+        }
+        if let Some(count) = self.requests.get(method as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let options = PeerRequestOptions::with_timeout(left);
+        let answer = match connection
+            .peer
+            .send_cancellable_request(request, options)
+            .await
+        {
+            Ok(handle) => handle.await_response().await,
+            Err(e) => Err(e),
+        };
+        match answer {
+            Ok(ServerResult::CustomResult(CustomResult(serde_json::Value::String(raw)))) => Ok(raw),
+            Ok(_) => Err(Ask::Failed(SourceError::Malformed(
+                "not a result of this method".into(),
+            ))),
+            Err(e) => Err(self.classify(connection, e, left)),
+        }
+    }
+
+    fn classify(&self, connection: &Connection, e: ServiceError, left: Duration) -> Ask {
+        match e {
+            ServiceError::McpError(e) => {
+                let message = e.message.into_owned();
+                Ask::Failed(SourceError::Rejected {
+                    code: e.code.0.into(),
+                    message,
+                })
+            }
+            ServiceError::Timeout { .. } => Ask::Failed(SourceError::TimedOut(left)),
+            ServiceError::UnexpectedResponse => {
+                Ask::Failed(SourceError::Malformed("not a result of this method".into()))
+            }
+            ServiceError::TransportSend(e) => {
+                let text = printable(&e.error.to_string(), 300);
+                match e
+                    .error
+                    .downcast_ref::<StreamableHttpError<reqwest::Error>>()
+                {
+                    Some(
+                        StreamableHttpError::ResponseBodyTooLarge { .. }
+                        | StreamableHttpError::UnexpectedServerResponse(_)
+                        | StreamableHttpError::UnexpectedContentType(_)
+                        | StreamableHttpError::Deserialize(_),
+                    ) => Ask::Failed(SourceError::Malformed(text)),
+                    _ => self.report_lost(connection, text),
+                }
+            }
+            e => self.report_lost(connection, printable(&e.to_string(), 300)),
+        }
+    }
+
+    /// Tells the task that this connection is gone, once.
+    fn report_lost(&self, connection: &Connection, why: String) -> Ask {
+        let current = matches!(&*self.slot.borrow(), Slot::Up(c) if c.number == connection.number);
+        if current {
+            self.lost.notify_one();
+        }
+        Ask::Lost(why)
+    }
+
+    /// The connection to use after number `past`, waiting for it while there is hope.
+    async fn connection(&self, past: u64, deadline: Instant) -> Result<Connection, SourceError> {
+        let mut slot = self.slot.subscribe();
+        let usable = |s: &Slot| matches!(s, Slot::Up(c) if c.number > past);
+        let started = Instant::now();
+        let patience = match &*slot.borrow() {
+            Slot::Starting => deadline.saturating_duration_since(started),
+            _ => RECONNECT_WAIT.min(deadline.saturating_duration_since(started)),
+        };
+        let waited = tokio::time::timeout(patience, slot.wait_for(usable)).await;
+        let connection = match waited {
+            Ok(Ok(slot)) => match &*slot {
+                Slot::Up(connection) => Ok(connection.clone()),
+                _ => Err(SourceError::Down("gone".into())),
+            },
+            Ok(Err(_)) => Err(SourceError::Down("the mount is stopping".into())),
+            Err(_) => match &*self.slot.borrow() {
+                Slot::Starting => Err(SourceError::TimedOut(patience)),
+                Slot::Down(reason) => Err(SourceError::Down(reason.clone())),
+                Slot::Up(_) => Err(SourceError::Down("the connection was lost".into())),
+            },
+        }?;
+        if connection.skills {
+            return Ok(connection);
+        }
+        Err(SourceError::Down(
+            "it no longer declares the Skills extension".into(),
+        ))
+    }
+
+    /// Sends a request, once more over a new connection if the first was lost (HR-07).
+    async fn request(
+        &self,
+        method: Method,
+        request: ClientRequest,
+        deadline: Instant,
+    ) -> Result<String, SourceError> {
+        let first = self.connection(0, deadline).await?;
+        match self.ask(&first, method, request.clone(), deadline).await {
+            Ok(raw) => return Ok(raw),
+            Err(Ask::Failed(e)) => return Err(e),
+            Err(Ask::Lost(_)) => {}
+        }
+        let second = self.connection(first.number, deadline).await?;
+        match self.ask(&second, method, request, deadline).await {
+            Ok(raw) => Ok(raw),
+            Err(Ask::Failed(e)) => Err(e),
+            Err(Ask::Lost(why)) => Err(SourceError::Down(why)),
+        }
+    }
+}
+
+/// Why a request over one connection has no answer.
+enum Ask {
+    Lost(String),
+    Failed(SourceError),
+}
+
+impl Source for Shared {
+    fn get<'a>(&'a self, uri: &'a str, deadline: Instant) -> Answer<'a, Result<Entry, Declined>> {
+        Box::pin(async move {
+            let raw = self
+                .request(Method::Get, get_request(uri), deadline)
+                .await?;
+            wire::get_result(&raw, uri)
+        })
+    }
+
+    fn read<'a>(&'a self, uri: &'a str, size: u64, deadline: Instant) -> Answer<'a, Untrusted> {
+        Box::pin(async move {
+            let kib = u32::try_from(size / 1024 + 1)
+                .unwrap_or(IN_FLIGHT_KIB)
+                .min(IN_FLIGHT_KIB);
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(Ok(_held)) = tokio::time::timeout(left, self.in_flight.acquire_many(kib)).await
+            else {
+                return Err(SourceError::TimedOut(left));
+            };
+            let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
+            let request = ClientRequest::ReadResourceRequest(request);
+            let raw = self.request(Method::Read, request, deadline).await?;
+            wire::read_result(&raw, uri, size)
+        })
+    }
+
+    fn refresh(&self) {
+        self.refresh.notify_one();
+    }
+
+    fn figures(&self) -> Figures {
+        let counts = METHODS.iter().zip(&self.requests);
+        let requests: BTreeMap<String, u64> = counts
+            .map(|(m, n)| ((*m).to_owned(), n.load(Ordering::Relaxed)))
+            .collect();
+        Figures {
+            requests,
+            connects: self.connects.load(Ordering::Relaxed),
+            noise: self.traces.noise.load(Ordering::Relaxed),
+            stderr: self.traces.stderr(),
+        }
+    }
+}
+
+fn get_request(uri: &str) -> ClientRequest {
+    ClientRequest::GetSkillRequest(GetSkillRequest::new(GetSkillRequestParams::new(uri)))
+}
+
+/// What we tell a server of ourselves: the extension must be among it, or a server that speaks
+/// both eras hides its skills.
+fn client_config() -> ClientConfig {
+    let mut extensions = ExtensionCapabilities::new();
+    extensions.insert(SKILLS_EXTENSION_ID.to_owned(), serde_json::Map::new());
+    let mut capabilities = ClientCapabilities::default();
+    capabilities.extensions = Some(extensions);
+    ClientConfig::new(
+        capabilities,
+        Implementation::new("mount-skills", env!("CARGO_PKG_VERSION")),
+    )
+}
+
+fn describe(service: &RunningService<RoleClient, ClientConfig>, era: Era) -> Peer {
+    let Some(info) = service.peer().peer_info() else {
+        return Peer {
+            version: String::new(),
+            era,
+            name: String::new(),
+            skills: false,
+            directory_read: false,
+            resources: false,
+            instructions: None,
+        };
+    };
+    let name = info
+        .server_info
+        .as_ref()
+        .map(|s| format!("{} {}", s.name, s.version));
+    Peer {
+        version: info.protocol_version.to_string(),
+        era,
+        name: name.unwrap_or_default(),
+        skills: info.capabilities.supports_skills(),
+        directory_read: info.capabilities.supports_directory_read(),
+        resources: info.capabilities.resources.is_some(),
+        instructions: info.instructions.clone(),
+    }
+}
+
+/// A number from 0 to 1 that differs from process to process and moment to moment.
+fn jitter() -> f64 {
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    f64::from(nanos.map_or(0, |d| d.subsec_nanos()) % 1000) / 1000.0
+}
+
+/// Entries of a listing on their way, one a URI.
+#[derive(Default)]
+struct Found {
+    by_uri: HashMap<Arc<str>, Result<Arc<Entry>, Declined>>,
+    order: Vec<Arc<str>>,
+    nameless: Vec<Declined>,
+    disputed: Vec<Arc<str>>,
+}
+
+impl Found {
+    fn len(&self) -> usize {
+        self.order.len() + self.nameless.len()
+    }
+
+    fn add(&mut self, entry: Result<Entry, Declined>) {
+        let entry = entry.map(Arc::new);
+        let uri = match &entry {
+            Ok(e) => e.uri.clone(),
+            Err(Declined { uri: Some(uri), .. }) => uri.clone(),
+            Err(d) => return self.nameless.push(d.clone()),
+        };
+        match self.by_uri.get(&uri) {
+            None => {
+                self.order.push(uri.clone());
+                self.by_uri.insert(uri, entry);
+            }
+            Some(known) if *known == entry => {}
+            Some(_) if self.disputed.contains(&uri) => {}
+            Some(_) => self.disputed.push(uri),
+        }
+    }
+
+    /// The listing so far; a URI listed twice with different contents is declined (HR-43).
+    fn settle(&mut self) -> Listing {
+        let mut listing = Listing {
+            entries: Vec::with_capacity(self.order.len()),
+            declined: std::mem::take(&mut self.nameless),
+            truncated: None,
+            ttl: Duration::ZERO,
+        };
+        for uri in std::mem::take(&mut self.order) {
+            let disputed = self.disputed.contains(&uri);
+            match self.by_uri.remove(&uri) {
+                Some(Ok(e)) if disputed => listing.declined.push(Declined {
+                    uri: Some(uri),
+                    dir: Some(e.dir.clone()),
+                    reason: Reason::ListedTwice,
+                }),
+                Some(Ok(entry)) => listing.entries.push(entry),
+                Some(Err(declined)) => listing.declined.push(declined),
+                None => {}
+            }
+        }
+        listing
+    }
+}

@@ -1,0 +1,589 @@
+//! Messages to and from a server: a child process over stdio, or HTTP, with our own limits.
+//!
+//! Both ways hand rmcp the results of our four methods as raw JSON text (a
+//! [`CustomResult`] that holds a string), so that `wire` parses them entry by entry; all else is
+//! rmcp's.
+//!
+//! **Invariants**
+//! - A message over [`MAX_MESSAGE`] ends the connection before it is held.
+//! - A child runs in its own process group, dies with us (parent-death signal), is reaped, and
+//!   takes what is left of its group with it. Its stderr is always drained.
+//! - Lines on stdout that are no message are counted and skipped; a reply that cannot be parsed
+//!   becomes a failed answer, not a silence.
+
+use crate::domain::text::printable;
+use futures_util::StreamExt;
+use http::{HeaderName, HeaderValue, header};
+use parking_lot::Mutex;
+use rmcp::RoleClient;
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, CustomResult, JsonRpcMessage,
+    RequestId, ServerJsonRpcMessage, ServerResult,
+};
+use rmcp::transport::Transport;
+use rmcp::transport::streamable_http_client::{
+    AuthRequiredError, HttpStatusError, StreamableHttpClient, StreamableHttpError,
+    StreamableHttpPostResponse, StreamableHttpResponseLimits,
+};
+use rustix::process::{Pid, Signal, WaitIdOptions};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sse_stream::SseStream;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc;
+
+/// At most this many bytes in one message: a 16 MiB text of control characters is a line of
+/// 96 MiB (HR-63).
+pub(super) const MAX_MESSAGE: usize = 128 << 20;
+/// At most this many bytes of stderr are kept, the last ones.
+const STDERR_TAIL: usize = 16 * 1024;
+/// How long a child may take to end once its stdin is closed, and again after SIGTERM.
+const GRACE: Duration = Duration::from_millis(1500);
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A child process that speaks over stdio.
+    Command {
+        /// The program and its arguments, never seen by a shell.
+        argv: Vec<String>,
+    },
+    /// A streamable HTTP endpoint.
+    Http {
+        /// Its URL.
+        url: String,
+    },
+}
+
+/// What a child process leaves for `status`.
+#[derive(Debug, Default)]
+pub(super) struct Traces {
+    pub(super) noise: AtomicU64,
+    stderr: Mutex<VecDeque<u8>>,
+    /// Why the connection ended, where the transport knows more than "closed".
+    pub(super) ended: Mutex<Option<String>>,
+}
+
+impl Traces {
+    pub(super) fn stderr(&self) -> String {
+        let tail = self.stderr.lock();
+        let (a, b) = tail.as_slices();
+        String::from_utf8_lossy(&[a, b].concat()).into_owned()
+    }
+
+    fn keep_stderr(&self, bytes: &[u8]) {
+        let mut tail = self.stderr.lock();
+        tail.extend(bytes);
+        let over = tail.len().saturating_sub(STDERR_TAIL);
+        tail.drain(..over);
+    }
+
+    fn noise(&self, line: &[u8]) {
+        let n = self.noise.fetch_add(1, Ordering::Relaxed);
+        if n < 5 && !line.iter().all(u8::is_ascii_whitespace) {
+            let text = String::from_utf8_lossy(line.get(..line.len().min(800)).unwrap_or_default());
+            tracing::info!(
+                "a line on the server's stdout is no message: {}",
+                printable(&text, 200)
+            );
+        }
+    }
+}
+
+/// Whether the result of this request is wanted as raw text.
+fn is_ours(request: &ClientRequest) -> bool {
+    matches!(
+        request,
+        ClientRequest::ListSkillsRequest(_)
+            | ClientRequest::GetSkillRequest(_)
+            | ClientRequest::ReadResourceRequest(_)
+            | ClientRequest::ReadResourceDirectoryRequest(_)
+    )
+}
+
+/// A message, as far as it must be understood here.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(default)]
+    id: Option<RequestId>,
+    #[serde(borrow, default)]
+    result: Option<&'a RawValue>,
+}
+
+/// The answer to a request of ours, with its result as text.
+fn raw_response(id: RequestId, result: &str) -> ServerJsonRpcMessage {
+    let result = ServerResult::CustomResult(CustomResult::new(result.into()));
+    ServerJsonRpcMessage::response(result, id)
+}
+
+/// Reads one message; none if the text is no message at all. `ours` says whether a response of
+/// this id is wanted raw.
+fn decode(text: &[u8], mut ours: impl FnMut(&RequestId) -> bool) -> Option<ServerJsonRpcMessage> {
+    // Bytes that are not UTF-8 cannot be what the digest covers: the text is altered visibly
+    // and the check refuses it, rather than that the reader waits for an answer that was given.
+    let text = String::from_utf8_lossy(text);
+    let envelope: Envelope = serde_json::from_str(&text).ok()?;
+    match envelope {
+        Envelope {
+            id: Some(id),
+            result: Some(result),
+        } if ours(&id) => Some(raw_response(id, result.get())),
+        Envelope { id, .. } => match serde_json::from_str(&text) {
+            Ok(message) => Some(message),
+            // JSON-RPC in shape but not in content: whoever waits for it must not wait longer.
+            Err(_) => id.filter(ours).map(|id| raw_response(id, "null")),
+        },
+    }
+}
+
+/// A child process as an rmcp transport.
+pub(super) struct ChildTransport {
+    stdout: BufReader<ChildStdout>,
+    line: Vec<u8>,
+    ours: Arc<Mutex<HashSet<RequestId>>>,
+    out: mpsc::Sender<Vec<u8>>,
+    traces: Arc<Traces>,
+}
+
+impl ChildTransport {
+    /// Waits for the next line; none when the stream ends or the line is too long. May be
+    /// dropped and called again: what was read stays in `self.line`.
+    async fn next_line(&mut self) -> Option<Vec<u8>> {
+        loop {
+            let chunk = self.stdout.fill_buf().await.ok()?;
+            if chunk.is_empty() {
+                return None;
+            }
+            let end = chunk.iter().position(|b| *b == b'\n');
+            let part = chunk.get(..end.unwrap_or(chunk.len())).unwrap_or_default();
+            self.line.extend_from_slice(part);
+            let used = part.len() + usize::from(end.is_some());
+            self.stdout.consume(used);
+            if self.line.len() > MAX_MESSAGE {
+                let why = format!("a message is longer than {} MiB", MAX_MESSAGE >> 20);
+                *self.traces.ended.lock() = Some(why);
+                return None;
+            }
+            if end.is_some() {
+                return Some(std::mem::take(&mut self.line));
+            }
+        }
+    }
+}
+
+impl Transport<RoleClient> for ChildTransport {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: ClientJsonRpcMessage,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        match &item {
+            ClientJsonRpcMessage::Request(r) if is_ours(&r.request) => {
+                self.ours.lock().insert(r.id.clone());
+            }
+            ClientJsonRpcMessage::Notification(n) => {
+                // A request given up is answered late or never; its id must not stay.
+                if let ClientNotification::CancelledNotification(c) = &n.notification
+                    && let Some(id) = &c.params.request_id
+                {
+                    self.ours.lock().remove(id);
+                }
+            }
+            _ => {}
+        }
+        let out = self.out.clone();
+        async move {
+            let mut line = serde_json::to_vec(&item)?;
+            line.push(b'\n');
+            out.send(line)
+                .await
+                .map_err(|_| io::ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        loop {
+            let line = self.next_line().await?;
+            let ours = Arc::clone(&self.ours);
+            match decode(&line, |id| ours.lock().remove(id)) {
+                Some(message) => return Some(message),
+                None => self.traces.noise(&line),
+            }
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A running child and its process group.
+pub(super) struct Group {
+    child: Child,
+    pid: Option<Pid>,
+    watch: GroupWatch,
+}
+
+impl Group {
+    /// Ends the child and what is left of its group. Its stdin must be closed already: that is
+    /// how it is asked first; SIGTERM and SIGKILL follow.
+    pub(super) async fn end(mut self) -> Option<std::process::ExitStatus> {
+        let pid = self.pid.take()?;
+        for signal in [Signal::TERM, Signal::KILL] {
+            let until = Instant::now() + GRACE;
+            while Instant::now() < until && !has_exited(pid) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            // Not reaped yet, so the group's number is still its own, also when only helpers of
+            // the child are left in it.
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+        let status = self.child.wait().await.ok();
+        (self.watch)(pid.as_raw_nonzero().get(), false);
+        status
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid {
+            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Whether a child has ended; it is not reaped.
+fn has_exited(pid: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), options),
+        Ok(None)
+    )
+}
+
+/// A job for the thread that starts children.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Is told of each process group that starts (`true`) and ends (`false`).
+pub type GroupWatch = Arc<dyn Fn(i32, bool) + Send + Sync>;
+
+/// Starts children from one thread that lives as long as the daemon: the parent-death signal is
+/// sent when the *thread* that started a child ends.
+#[derive(Clone)]
+pub struct Spawner {
+    jobs: std::sync::mpsc::Sender<Job>,
+    watch: GroupWatch,
+}
+
+impl std::fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Spawner")
+    }
+}
+
+impl Spawner {
+    /// Starts the thread. Must be called inside a tokio runtime, which the children belong to.
+    pub fn start(watch: GroupWatch) -> io::Result<Self> {
+        let (jobs, queue) = std::sync::mpsc::channel::<Job>();
+        let runtime = tokio::runtime::Handle::current();
+        std::thread::Builder::new()
+            .name("spawner".into())
+            .spawn(move || {
+                let _in_runtime = runtime.enter();
+                for job in queue {
+                    job();
+                }
+            })?;
+        Ok(Self { jobs, watch })
+    }
+
+    /// Starts a child with its pipes.
+    pub(super) async fn spawn(
+        &self,
+        argv: &[String],
+        traces: Arc<Traces>,
+    ) -> Result<(ChildTransport, Group), String> {
+        let (program, args) = argv.split_first().ok_or("the command is empty")?;
+        let path = find(program)?;
+        let mut command = Command::new(path);
+        command.args(args).process_group(0).kill_on_drop(true);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        die_with_parent(&mut command);
+        let (done, result) = tokio::sync::oneshot::channel();
+        let job = Box::new(move || {
+            let _ = done.send(command.spawn());
+        });
+        self.jobs
+            .send(job)
+            .map_err(|_| "the spawner thread has ended")?;
+        let child = result.await.map_err(|_| "the spawner thread has ended")?;
+        let mut child = child.map_err(|e| format!("cannot start {program:?}: {e}"))?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err("the child has no pipes".into());
+        };
+        let (out, queue) = mpsc::channel(1024);
+        tokio::spawn(write_all(stdin, queue));
+        tokio::spawn(drain(stderr, Arc::clone(&traces)));
+        let transport = ChildTransport {
+            stdout: BufReader::with_capacity(64 * 1024, stdout),
+            line: Vec::new(),
+            ours: Arc::default(),
+            out,
+            traces,
+        };
+        if let Some(pid) = pid {
+            (self.watch)(pid.as_raw_nonzero().get(), true);
+        }
+        Ok((
+            transport,
+            Group {
+                child,
+                pid,
+                watch: Arc::clone(&self.watch),
+            },
+        ))
+    }
+}
+
+/// Asks the kernel to end the child when the thread that started it ends.
+#[allow(unsafe_code)]
+fn die_with_parent(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    // SAFETY: `pre_exec` has no safe form. Between fork and exec the closure makes two system
+    // calls; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The parent may have died before the line above: nobody would send the signal.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Finds a program as a shell would, for a better message than "not found".
+fn find(program: &str) -> Result<PathBuf, String> {
+    let usable = |path: &PathBuf| {
+        path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    if program.contains('/') {
+        let path = PathBuf::from(program);
+        return match path.exists() {
+            _ if usable(&path) => Ok(path),
+            true => Err(format!(
+                "{program:?} is not executable; run: chmod +x {program}"
+            )),
+            false => Err(format!("{program:?} does not exist")),
+        };
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(usable)
+        .ok_or_else(|| {
+            format!(
+                "command {program:?} not found; PATH is {path}; give its full path or extend PATH"
+            )
+        })
+}
+
+async fn write_all(mut stdin: ChildStdin, mut queue: mpsc::Receiver<Vec<u8>>) {
+    while let Some(line) = queue.recv().await {
+        if stdin.write_all(&line).await.is_err() || stdin.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn drain(mut stderr: impl AsyncRead + Unpin, traces: Arc<Traces>) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(n @ 1..) = stderr.read(&mut buffer).await {
+        traces.keep_stderr(buffer.get(..n).unwrap_or_default());
+    }
+}
+
+/// rmcp's HTTP backend, with the replies to our methods read by us.
+#[derive(Clone, Debug)]
+pub(super) struct RawHttp(reqwest::Client);
+
+type HttpResult<T> = Result<T, StreamableHttpError<reqwest::Error>>;
+
+impl RawHttp {
+    /// A client with pooled connections and the proxy rules of the environment. No overall
+    /// timeout: each request has its own deadline.
+    pub(super) fn new() -> Result<Self, String> {
+        reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(10))
+            .read_timeout(Duration::from_secs(120))
+            .pool_idle_timeout(Duration::from_secs(60))
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("mount-skills/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map(Self)
+            .map_err(|e| e.to_string())
+    }
+
+    async fn post_raw(
+        &self,
+        uri: &str,
+        message: &ClientJsonRpcMessage,
+        id: &RequestId,
+        session: Option<Arc<str>>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> HttpResult<StreamableHttpPostResponse> {
+        let had_session = session.is_some();
+        let mut request = self
+            .0
+            .post(uri)
+            .header(header::ACCEPT, "text/event-stream, application/json")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(serde_json::to_vec(message)?);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(session) = &session {
+            request = request.header("mcp-session-id", &**session);
+        }
+        let response = request.send().await?;
+        let status = response.status();
+        if status == http::StatusCode::NOT_FOUND && had_session {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        if status == http::StatusCode::UNAUTHORIZED {
+            let challenge = response.headers().get(header::WWW_AUTHENTICATE);
+            let challenge = challenge.and_then(|v| v.to_str().ok()).unwrap_or_default();
+            let error = AuthRequiredError::new(challenge.to_owned());
+            return Err(StreamableHttpError::AuthRequired(error));
+        }
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        let is_events = kind
+            .and_then(|v| v.to_str().ok())
+            .is_some_and(|v| v.trim_start().starts_with("text/event-stream"));
+        let mut seen = 0;
+        let bytes = response.bytes_stream().map(move |chunk| {
+            let chunk = chunk.map_err(StreamableHttpError::Client)?;
+            seen += chunk.len();
+            if seen > MAX_MESSAGE {
+                return Err(StreamableHttpError::ResponseBodyTooLarge {
+                    max_size: MAX_MESSAGE,
+                });
+            }
+            Ok(chunk)
+        });
+        let mut found = None;
+        if is_events && status.is_success() {
+            let mut events = std::pin::pin!(SseStream::from_bytes_stream(bytes));
+            while let Some(event) = events.next().await {
+                let data = event?.data.unwrap_or_default();
+                found = decode(data.as_bytes(), |i| i == id).filter(|m| is_answer(m, id));
+                if found.is_some() {
+                    break;
+                }
+            }
+        } else {
+            let mut body = Vec::new();
+            let mut bytes = std::pin::pin!(bytes);
+            while let Some(chunk) = bytes.next().await {
+                body.extend_from_slice(&chunk?);
+            }
+            found = decode(&body, |i| i == id).filter(|m| is_answer(m, id));
+        }
+        match found {
+            Some(message) => Ok(StreamableHttpPostResponse::Json(message, None)),
+            None if !status.is_success() => Err(HttpStatusError::new(status.as_u16(), None).into()),
+            None => Err(StreamableHttpError::UnexpectedServerResponse(
+                "the reply holds no answer to the request".into(),
+            )),
+        }
+    }
+}
+
+/// Whether a message answers this request; an error may lack the id.
+fn is_answer(message: &ServerJsonRpcMessage, id: &RequestId) -> bool {
+    match message {
+        JsonRpcMessage::Response(r) => r.id == *id,
+        JsonRpcMessage::Error(e) => e.id.as_ref().is_none_or(|i| i == id),
+        _ => false,
+    }
+}
+
+impl StreamableHttpClient for RawHttp {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> HttpResult<StreamableHttpPostResponse> {
+        let limits = StreamableHttpResponseLimits::default();
+        self.post_message_with_response_limits(uri, message, session, auth, headers, limits)
+            .await
+    }
+
+    async fn post_message_with_response_limits(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+        limits: StreamableHttpResponseLimits,
+    ) -> HttpResult<StreamableHttpPostResponse> {
+        let ours = match &message {
+            ClientJsonRpcMessage::Request(r) if is_ours(&r.request) => Some(r.id.clone()),
+            _ => None,
+        };
+        match ours {
+            Some(id) => self.post_raw(&uri, &message, &id, session, headers).await,
+            None => {
+                self.0
+                    .post_message_with_response_limits(uri, message, session, auth, headers, limits)
+                    .await
+            }
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session: Arc<str>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> HttpResult<()> {
+        self.0.delete_session(uri, session, auth, headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> HttpResult<
+        futures_util::stream::BoxStream<'static, Result<sse_stream::Sse, sse_stream::Error>>,
+    > {
+        self.0
+            .get_stream(uri, session, last_event, auth, headers)
+            .await
+    }
+}

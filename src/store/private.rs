@@ -1,0 +1,224 @@
+//! Directories and files that only this user can reach.
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const DIR_MODE: Mode = Mode::RWXU;
+static NEXT_TEMP: AtomicU64 = AtomicU64::new(0);
+
+/// Why a directory is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsafe {
+    /// It belongs to somebody else.
+    #[error("{path} belongs to uid {owner}, not to uid {me}; remove it or choose another place")]
+    Owner {
+        /// The directory.
+        path: String,
+        /// Whose it is.
+        owner: u32,
+        /// Who we are.
+        me: u32,
+    },
+    /// Others may enter or change it.
+    #[error("{path} has mode {mode:04o}, it must be 0700; run: chmod 0700 {path}")]
+    Mode {
+        /// The directory.
+        path: String,
+        /// Its mode bits.
+        mode: u32,
+    },
+    /// It cannot be made or opened.
+    #[error("{path}: {source}")]
+    Io {
+        /// The directory.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A directory of mode 0700 that belongs to us, held open.
+#[derive(Debug)]
+pub struct PrivateDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl PrivateDir {
+    /// Opens a directory, making it and all above it where they are missing.
+    pub fn open(path: &Path) -> Result<Self, Unsafe> {
+        let io = |source| Unsafe::Io {
+            path: path.display().to_string(),
+            source,
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(io)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| io(e.into()))?;
+        let dir = Self {
+            fd,
+            path: path.to_owned(),
+        };
+        dir.check()?;
+        Ok(dir)
+    }
+
+    /// Opens a directory in this one by a name of our own, making it where it is missing.
+    pub fn child(&self, name: &str) -> Result<Self, Unsafe> {
+        match rustix::fs::mkdirat(&self.fd, name, DIR_MODE) {
+            Ok(()) | Err(Errno::EXIST) => self.existing(name),
+            Err(e) => Err(self.io(name, e)),
+        }
+    }
+
+    /// Opens a directory in this one that is there already.
+    pub fn existing(&self, name: &str) -> Result<Self, Unsafe> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())
+            .map_err(|e| self.io(name, e))?;
+        let dir = Self {
+            fd,
+            path: self.path.join(name),
+        };
+        dir.check()?;
+        Ok(dir)
+    }
+
+    fn io(&self, name: &str, e: Errno) -> Unsafe {
+        Unsafe::Io {
+            path: self.path.join(name).display().to_string(),
+            source: e.into(),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is still ours alone (HR-83).
+    pub fn check(&self) -> Result<(), Unsafe> {
+        let path = || self.path.display().to_string();
+        let stat = rustix::fs::fstat(&self.fd).map_err(|e| Unsafe::Io {
+            path: path(),
+            source: e.into(),
+        })?;
+        let me = rustix::process::geteuid().as_raw();
+        if stat.st_uid != me {
+            return Err(Unsafe::Owner {
+                path: path(),
+                owner: stat.st_uid,
+                me,
+            });
+        }
+        match stat.st_mode & 0o7777 {
+            mode if mode & 0o077 != 0 => Err(Unsafe::Mode { path: path(), mode }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The names in it, of our own making; `.` and `..` left out.
+    pub fn names(&self) -> io::Result<Vec<(String, FileType)>> {
+        let mut out = Vec::new();
+        for entry in Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => out.push((name.to_owned(), entry.file_type())),
+            }
+        }
+        Ok(out)
+    }
+
+    /// Opens a regular file that belongs to us. Never waits on a FIFO, never follows a link.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there, `InvalidData` if something else bears the name.
+    pub fn open_file(&self, name: &str) -> io::Result<(File, rustix::fs::Stat)> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Err(Errno::LOOP | Errno::NXIO) => return Err(planted()),
+            other => other?,
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !regular || stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(planted());
+        }
+        Ok((File::from(fd), stat))
+    }
+
+    /// Reads a whole file of at most `max` bytes.
+    ///
+    /// # Errors
+    /// As [`PrivateDir::open_file`]; `InvalidData` as well if it is larger.
+    pub fn read(&self, name: &str, max: u64) -> io::Result<Vec<u8>> {
+        let (file, stat) = self.open_file(name)?;
+        let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).min(1 << 24));
+        file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "larger than it may be",
+            ));
+        }
+        Ok(bytes)
+    }
+
+    /// Writes a file beside its place and renames it there, so that it is whole or not at all.
+    pub fn write(&self, name: &str, mode: Mode, bytes: &[u8]) -> io::Result<()> {
+        let n = NEXT_TEMP.fetch_add(1, Ordering::Relaxed);
+        let temp = format!("{TEMP}{}-{n}", std::process::id());
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let write = || -> io::Result<()> {
+            let mut file = File::from(rustix::fs::openat(&self.fd, &*temp, flags, mode)?);
+            file.write_all(bytes)?;
+            // Before the rename: after a crash the name must not stand for a half-written file.
+            file.sync_all()?;
+            rustix::fs::renameat(&self.fd, &*temp, &self.fd, name)?;
+            Ok(())
+        };
+        write().inspect_err(|_| {
+            let _ = self.remove(&temp);
+        })
+    }
+
+    /// Removes a file, or an empty directory, by name.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?),
+            other => Ok(other?),
+        }
+    }
+
+    /// Removes what writers that are no longer alive left behind.
+    pub fn sweep(&self) {
+        for (name, _) in self.names().unwrap_or_default() {
+            let pid = name
+                .strip_prefix(TEMP)
+                .and_then(|rest| rest.split('-').next());
+            let pid = pid
+                .and_then(|p| p.parse().ok())
+                .and_then(rustix::process::Pid::from_raw);
+            if pid.is_some_and(|p| rustix::process::test_kill_process(p) == Err(Errno::SRCH)) {
+                let _ = self.remove(&name);
+            }
+        }
+    }
+}
+
+const TEMP: &str = ".tmp-";
+
+fn planted() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not a regular file of ours")
+}
