@@ -30,6 +30,9 @@ const READY_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the servers may take to end before the daemon ends without them.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
 
+/// How long `unmount` waits until all is gone.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(15);
+
 /// How a run ends: the exit code says what kind of trouble it was.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -127,7 +130,19 @@ fn ask(args: &AskArgs, print: fn(&Status) -> String) -> Result<(), Failure> {
 
 fn unmount(mountpoint: Option<&Path>) -> Result<(), Failure> {
     match control::ask(mountpoint, Verb::Unmount) {
-        Ok(Reply::Ok | Reply::Status(_)) => Ok(()),
+        Ok(Reply::Ok | Reply::Status(_)) => {
+            // The daemon's socket goes when all else is gone.
+            let until = Instant::now() + UNMOUNT_PATIENCE;
+            while Instant::now() < until {
+                if let Err(ControlError::None { .. }) = control::ask(mountpoint, Verb::Status) {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(Failure::Failed(
+                "the daemon is still ending; look again with: mount-skills status".into(),
+            ))
+        }
         Ok(Reply::Error(e)) => Err(Failure::Failed(e)),
         Err(ControlError::None { at }) => Ok(say(&format!("nothing is mounted{at}"))?),
         Err(e) => Err(e.into()),

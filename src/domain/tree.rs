@@ -994,3 +994,448 @@ fn dir_changes(old: (&Branch, &Node), new: (&Branch, &Node), out: &mut Vec<Chang
         dir_changes((old.0, x), (new.0, y), out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::digest::Digest;
+    use crate::domain::verify::{Expected, Untrusted, verify};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    /// A skill at a directory URI, with these files and their bodies beside its SKILL.md.
+    fn entry(dir: &str, files: &[(&str, &str)]) -> Arc<Entry> {
+        try_entry(dir, files).unwrap()
+    }
+
+    fn try_entry(dir: &str, files: &[(&str, &str)]) -> Option<Arc<Entry>> {
+        let row = |uri: String, body: &str| json!({"uri": uri, "digest": Digest::of(body.as_bytes()).to_string(), "size": body.len()});
+        let uri = format!("{dir}/SKILL.md");
+        let name = RelPath::of_uri(dir).ok()?.last().to_owned();
+        let mut rows = vec![row(uri.clone(), dir)];
+        rows.extend(
+            files
+                .iter()
+                .map(|(f, body)| row(format!("{dir}/{f}"), body)),
+        );
+        let value = json!({"uri": uri, "resources": rows,
+            "frontmatter": {"name": name, "description": "d"}});
+        Entry::parse(&value).ok().map(Arc::new)
+    }
+
+    fn branch(entries: &[Arc<Entry>], previous: Option<&Branch>, now: u64) -> Branch {
+        Branch::of_entries(1, entries.to_vec(), Vec::new(), previous, &Seen::new(), now)
+    }
+
+    fn tree(branch: Branch) -> Tree {
+        let ours = Arc::new(Branch::of_texts(&BTreeMap::new(), None, 0));
+        let label = "lab".parse().unwrap();
+        Tree::new(ours, vec![(label, View::Listed(Arc::new(branch)))], 0)
+    }
+
+    fn find(tree: &Tree, path: &str) -> Option<Attr> {
+        path.split('/').try_fold(tree.attr(ROOT)?, |dir, name| {
+            match tree.lookup(dir.ino, name) {
+                Lookup::Found(attr) => Some(attr),
+                _ => None,
+            }
+        })
+    }
+
+    /// All paths below a directory, with `/` behind directories.
+    fn walk(tree: &Tree, dir: u64, prefix: &str, out: &mut Vec<String>) {
+        for child in tree.children(dir, 0).unwrap() {
+            let path = format!("{prefix}{}", child.name);
+            match child.attr.kind {
+                Kind::SkillDir | Kind::OpenDir => {
+                    out.push(format!("{path}/"));
+                    walk(tree, child.attr.ino, &format!("{path}/"), out);
+                }
+                Kind::File | Kind::Declined => out.push(path),
+            }
+        }
+    }
+
+    fn paths(tree: &Tree) -> Vec<String> {
+        let mut out = Vec::new();
+        walk(tree, ROOT, "", &mut out);
+        out
+    }
+
+    #[test]
+    fn one_tree_of_nested_and_prefixed_skills() {
+        let outer = entry("skill://o", &[("i/SKILL.md", "skill://o/i"), ("a.md", "a")]);
+        let inner = entry("skill://o/i", &[]);
+        let deep = entry("skill://p/q/r", &[]);
+        let foreign = entry("github://x/y", &[]);
+        let t = tree(branch(&[outer, inner, deep, foreign], None, 7));
+        let want = [
+            "lab/",
+            "lab/github:/",
+            "lab/github:/x/",
+            "lab/github:/x/y/",
+            "lab/github:/x/y/SKILL.md",
+            "lab/o/",
+            "lab/o/SKILL.md",
+            "lab/o/a.md",
+            "lab/o/i/",
+            "lab/o/i/SKILL.md",
+            "lab/p/",
+            "lab/p/q/",
+            "lab/p/q/r/",
+            "lab/p/q/r/SKILL.md",
+        ];
+        assert_eq!(paths(&t), want);
+        let kind = |p| find(&t, p).unwrap().kind;
+        assert_eq!(
+            (kind("lab"), kind("lab/p/q"), kind("lab/p/q/r")),
+            (Kind::OpenDir, Kind::OpenDir, Kind::SkillDir)
+        );
+        assert_eq!(
+            (kind("lab/o"), kind("lab/o/i")),
+            (Kind::SkillDir, Kind::SkillDir)
+        );
+        let attr = |p| find(&t, p).unwrap();
+        assert_eq!(
+            (
+                attr("lab").nlink,
+                attr("lab/o").nlink,
+                attr("lab/o/a.md").nlink
+            ),
+            (5, 3, 1)
+        );
+        assert_eq!((attr("lab/o/a.md").size, attr("lab/o/a.md").mtime), (1, 7));
+        assert_eq!(t.attr(ROOT).unwrap().nlink, 3);
+        let Some(Source::Skill(claims)) = t.source(attr("lab/o/i/SKILL.md").ino) else {
+            panic!()
+        };
+        assert_eq!(claims.len(), 2, "listed by the outer and the inner skill");
+        assert_eq!(
+            t.path(attr("lab/o/i/SKILL.md").ino).as_deref(),
+            Some("lab/o/i/SKILL.md")
+        );
+        assert_eq!(t.parent(attr("lab/o/i").ino), attr("lab/o").ino);
+        assert_eq!(t.parent(attr("lab").ino), ROOT);
+        assert_eq!(t.lookup(attr("lab").ino, "none"), Lookup::NoEntry);
+        assert_eq!(t.lookup(99 << SLOT_SHIFT, "x"), Lookup::Stale);
+    }
+
+    #[test]
+    fn hr_20_what_cannot_stand_together_is_declined_on_both_sides() {
+        let ok = entry("skill://ok", &[]);
+        let reasons = |others: &[Arc<Entry>]| {
+            let all = [&[Arc::clone(&ok)], others].concat();
+            let b = branch(&all, None, 0);
+            assert!(b.entries().contains(&ok));
+            let declined: Vec<_> = b
+                .declined()
+                .iter()
+                .map(|d| d.uri.clone().unwrap())
+                .collect();
+            let t = tree(b);
+            assert!(find(&t, "lab/ok/SKILL.md").is_some_and(|a| a.kind == Kind::File));
+            for p in paths(&t)
+                .iter()
+                .filter(|p| !p.ends_with('/') && !p.starts_with("lab/ok"))
+            {
+                assert_eq!(find(&t, p).unwrap().kind, Kind::Declined, "{p}");
+            }
+            declined.len()
+        };
+        let twins = [entry("skill://a", &[]), entry("skill://%61", &[])];
+        assert_eq!(reasons(&twins), 2);
+        let three = [
+            entry("skill://a", &[]),
+            entry("skill://%61", &[]),
+            entry("skill://a", &[("x", "x")]),
+        ];
+        assert_eq!(reasons(&three), 3);
+        let file_and_dir = [
+            entry("skill://a", &[("b", "file")]),
+            entry("skill://a/b/c", &[]),
+        ];
+        assert_eq!(reasons(&file_and_dir), 2);
+        let nested_spelling = [
+            entry("skill://a", &[("%62/SKILL.md", "x")]),
+            entry("skill://a/b", &[]),
+        ];
+        assert_eq!(reasons(&nested_spelling), 2);
+    }
+
+    #[test]
+    fn a_declined_skill_is_seen_and_never_in_the_way() {
+        let declined = |dir: &str| Declined {
+            uri: Some(format!("{dir}/SKILL.md").into()),
+            dir: RelPath::of_uri(dir).ok(),
+            reason: Reason::NoSkillMd,
+        };
+        let good = entry("skill://a", &[("b", "file"), ("c/d", "x")]);
+        let bad = [
+            "skill://bad",
+            "skill://a/b/x",
+            "skill://a/c",
+            "skill://a",
+            "skill://bad/SKILL.md",
+        ];
+        let bad = bad.map(declined).to_vec();
+        let b = Branch::of_entries(1, vec![good], bad, None, &Seen::new(), 0);
+        let t = tree(b);
+        let kind = |p| find(&t, p).map(|a| a.kind);
+        assert_eq!(kind("lab/a/b"), Some(Kind::File));
+        assert_eq!(
+            kind("lab/a/SKILL.md"),
+            Some(Kind::File),
+            "the valid skill's own file stays"
+        );
+        assert_eq!(kind("lab/a/c/SKILL.md"), Some(Kind::Declined));
+        assert_eq!(kind("lab/a/b/x"), None);
+        assert!(
+            kind("lab/bad/SKILL.md").is_some(),
+            "two that need one path: one is shown"
+        );
+        let dynamic = json!({"uri": "skill://dyn/SKILL.md", "resources": "dynamic",
+            "frontmatter": {"name": "dyn", "description": "d"}});
+        let b = branch(&[Arc::new(Entry::parse(&dynamic).unwrap())], None, 0);
+        assert_eq!(b.declined()[0].reason, Reason::Dynamic);
+        let attr = find(&tree(b), "lab/dyn/SKILL.md").unwrap();
+        assert_eq!((attr.kind, attr.size), (Kind::Declined, UNKNOWN_SIZE));
+    }
+
+    #[test]
+    fn hr_58_numbers_stay_with_the_same_content_and_go_with_another() {
+        let v1 = branch(&[entry("skill://a", &[("x", "1"), ("y", "1")])], None, 10);
+        let v2 = branch(
+            &[entry("skill://a", &[("x", "2"), ("y", "1"), ("z", "1")])],
+            Some(&v1),
+            20,
+        );
+        let v3 = branch(&[entry("skill://a", &[("x", "1")])], Some(&v2), 30);
+        let (t1, t2, t3) = (tree(v1), tree(v2), tree(v3));
+        let at = |t: &Tree, p: &str| find(t, p).unwrap();
+        assert_eq!(at(&t1, "lab/a/y"), at(&t2, "lab/a/y"));
+        assert_eq!(at(&t1, "lab/a").ino, at(&t3, "lab/a").ino);
+        let x = [&t1, &t2, &t3].map(|t| at(t, "lab/a/x").ino);
+        assert!(
+            x[0] != x[1] && x[1] != x[2] && x[0] != x[2],
+            "never used again"
+        );
+        assert_eq!(
+            (at(&t2, "lab/a/x").mtime, at(&t2, "lab/a/y").mtime),
+            (20, 10)
+        );
+        assert_eq!(
+            (at(&t2, "lab/a").mtime, at(&t3, "lab/a").mtime),
+            (20, 30),
+            "also when names go"
+        );
+        assert!(
+            t2.attr(x[0]).is_none() && t2.source(x[0]).is_none(),
+            "the old file is stale"
+        );
+
+        let change = |name: &str| Change::Entry {
+            dir: at(&t1, "lab/a").ino,
+            name: name.into(),
+        };
+        let dir = Change::Dir(at(&t1, "lab/a").ino);
+        let found = changes(&t1, &t2);
+        assert!(
+            found.contains(&change("x")) && found.contains(&change("z")) && found.contains(&dir)
+        );
+        assert!(!found.contains(&change("y")));
+        let found = changes(&t2, &t3);
+        assert!(
+            found.contains(&change("y")) && found.contains(&change("z")),
+            "{found:?}"
+        );
+        assert_eq!(changes(&t3, &t3.clone()), []);
+    }
+
+    #[test]
+    fn a_changed_frontmatter_is_another_file() {
+        let v1 = entry("skill://a", &[]);
+        let mut value = v1.to_json();
+        value["frontmatter"]["x"] = json!(1);
+        let v2 = Arc::new(Entry::parse(&value).unwrap());
+        let b1 = branch(&[v1], None, 0);
+        let b2 = branch(&[v2], Some(&b1), 0);
+        let ino = |b| find(&tree(b), "lab/a/SKILL.md").unwrap().ino;
+        assert_ne!(
+            ino(b1),
+            ino(b2),
+            "same digest, but what it is checked against changed"
+        );
+    }
+
+    #[test]
+    fn times_of_an_earlier_run_are_kept_for_the_same_digest_only() {
+        let e = entry("skill://a", &[("x", "1"), ("y", "1")]);
+        let digest = |b: &str| Digest::of(b.as_bytes());
+        let seen = Seen::from([
+            ("skill://a/x".into(), (digest("1"), 5)),
+            ("skill://a/y".into(), (digest("2"), 5)),
+        ]);
+        let b = Branch::of_entries(1, vec![e], Vec::new(), None, &seen, 9);
+        assert_eq!(b.seen()["skill://a/x"], (digest("1"), 5));
+        assert_eq!(b.seen()["skill://a/y"], (digest("1"), 9));
+    }
+
+    #[test]
+    fn hr_21_twins_are_kept_apart_and_named() {
+        let names = [
+            ("Docs/a", "1"),
+            ("docs/a", "2"),
+            ("skill.md", "3"),
+            ("caf%C3%A9", "4"),
+            ("cafe%CC%81", "5"),
+        ];
+        let b = branch(&[entry("skill://a", &names)], None, 0);
+        assert_eq!(b.twins().len(), 3, "{:?}", b.twins());
+        let t = tree(b);
+        for p in [
+            "lab/a/Docs/a",
+            "lab/a/docs/a",
+            "lab/a/skill.md",
+            "lab/a/caf\u{e9}",
+            "lab/a/cafe\u{301}",
+        ] {
+            assert!(find(&t, p).is_some(), "{p}");
+        }
+        assert!(find(&t, "lab/a/Skill.md").is_none());
+    }
+
+    #[test]
+    fn a_label_without_a_listing_says_so() {
+        let ours = Arc::new(Branch::of_texts(&BTreeMap::new(), None, 0));
+        let views =
+            [Absent::Starting, Absent::Down].map(|a| ("x".parse().unwrap(), View::Unlisted(a)));
+        let t = Tree::new(ours, views.to_vec(), 3);
+        for (slot, absent) in [(1, Absent::Starting), (2, Absent::Down)] {
+            let dir = label_root(slot);
+            assert_eq!(t.attr(dir).unwrap().kind, Kind::OpenDir);
+            assert_eq!(t.lookup(dir, "a"), Lookup::Unknown(absent));
+            assert_eq!(t.children(dir, 0).unwrap_err(), Lookup::Unknown(absent));
+        }
+        let listed = t.with_view(1, View::Listed(Arc::new(branch(&[], None, 0))));
+        assert_eq!(listed.children(label_root(1), 0).unwrap().len(), 0);
+        assert_eq!(changes(&t, &listed), [Change::Dir(label_root(1))]);
+    }
+
+    #[test]
+    fn our_own_files_lie_beside_the_labels() {
+        let text = |s: &str| {
+            let e = Expected {
+                uri: "".into(),
+                digest: Digest::of(s.as_bytes()),
+                size: s.len() as u64,
+                frontmatter: None,
+            };
+            verify(Untrusted::new(s.into()), &e).unwrap()
+        };
+        let files = |s| {
+            BTreeMap::from([
+                ("README.md".to_owned(), text(s)),
+                (".m/x.json".to_owned(), text("x")),
+            ])
+        };
+        let ours = Arc::new(Branch::of_texts(&files("1"), None, 0));
+        let t = Tree::new(
+            ours,
+            vec![("lab".parse().unwrap(), View::Unlisted(Absent::Starting))],
+            0,
+        );
+        assert_eq!(
+            t.children(ROOT, 0)
+                .unwrap()
+                .iter()
+                .map(|c| c.name)
+                .collect::<Vec<_>>(),
+            [".m", "README.md", "lab"]
+        );
+        let next = t.with_ours(Arc::new(Branch::of_texts(&files("2"), Some(t.ours()), 0)));
+        let found = changes(&t, &next);
+        assert!(
+            found.contains(&Change::Entry {
+                dir: ROOT,
+                name: "README.md".into()
+            }),
+            "{found:?}"
+        );
+        assert_eq!(find(&t, ".m/x.json"), find(&next, ".m/x.json"));
+    }
+
+    /// Skills from a small alphabet, so that they clash often.
+    fn skills() -> impl Strategy<Value = Vec<Arc<Entry>>> {
+        let name = prop_oneof![Just("a"), Just("b"), Just("%61"), Just("A")];
+        let dir = proptest::collection::vec(name.clone(), 1..4)
+            .prop_map(|d| format!("skill://{}", d.join("/")));
+        let files =
+            proptest::collection::vec((proptest::collection::vec(name, 1..3), 0..3u8), 0..4);
+        let skill = (dir, files).prop_filter_map("valid alone", |(dir, files)| {
+            let files: Vec<(String, String)> = files
+                .into_iter()
+                .map(|(f, body)| (f.join("/"), body.to_string()))
+                .collect();
+            let rows: Vec<(&str, &str)> = files
+                .iter()
+                .map(|(f, b)| (f.as_str(), b.as_str()))
+                .collect();
+            try_entry(&dir, &rows)
+        });
+        proptest::collection::vec(skill, 0..6)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn hr_11_55_every_skill_is_shown_right_or_declined(before in skills(), after in skills()) {
+            let first = branch(&before, None, 1);
+            let second = branch(&after, Some(&first), 2);
+            prop_assert_eq!(second.entries().len() + second.declined().len(), after.len());
+            let kept = second.entries().to_vec();
+            let (t1, t2) = (tree(first), tree(second));
+            // Each file of a kept skill is at its own path, claimed under its own URI and digest.
+            for e in &kept {
+                for f in e.files() {
+                    let attr = find(&t2, &format!("lab/{}", f.path)).unwrap();
+                    let Some(Source::Skill(claims)) = t2.source(attr.ino) else { panic!("no file") };
+                    prop_assert!(claims.iter().all(|c| c.file.uri == f.uri));
+                    prop_assert!(claims.iter().any(|c| c.file.digest == f.digest));
+                }
+            }
+            // Names are unique, numbers are unique, and a resumed listing continues the first.
+            let all = paths(&t2);
+            let unique: HashSet<&String> = all.iter().collect();
+            prop_assert_eq!(unique.len(), all.len());
+            let mut inos = HashSet::new();
+            for p in &all {
+                let attr = find(&t2, p.trim_end_matches('/')).unwrap();
+                prop_assert!(inos.insert(attr.ino));
+                if matches!(attr.kind, Kind::SkillDir | Kind::OpenDir) {
+                    let children = t2.children(attr.ino, 0).unwrap();
+                    for (i, c) in children.iter().enumerate() {
+                        let rest = t2.children(attr.ino, c.cookie).unwrap();
+                        prop_assert_eq!(rest.len(), children.len() - i - 1);
+                    }
+                    let dirs = children.iter().filter(|c| c.attr.nlink > 1).count();
+                    prop_assert_eq!(attr.nlink as usize, 2 + dirs);
+                }
+            }
+            // Whatever differs between the trees, the kernel is told of.
+            let told = changes(&t1, &t2);
+            for p in paths(&t1).iter().chain(&all) {
+                let p = p.trim_end_matches('/');
+                let (old, new) = (find(&t1, p), find(&t2, p));
+                if old.map(|a| a.ino) != new.map(|a| a.ino) {
+                    let parts: Vec<&str> = p.split('/').collect();
+                    let covered = (1..parts.len()).any(|n| {
+                        let dir = find(&t1, &parts[..n].join("/"));
+                        dir.is_some_and(|d| told.contains(&Change::Entry { dir: d.ino, name: parts[n].into() }))
+                    });
+                    prop_assert!(covered, "{} changed untold: {:?}", p, told);
+                }
+            }
+        }
+    }
+}

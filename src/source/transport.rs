@@ -422,6 +422,16 @@ async fn drain(mut stderr: impl AsyncRead + Unpin, traces: Arc<Traces>) {
 #[derive(Clone, Debug)]
 pub(super) struct RawHttp(reqwest::Client);
 
+/// Follows a redirect only within the origin: a server must not send us to another.
+fn same_origin(attempt: reqwest::redirect::Attempt) -> reqwest::redirect::Action {
+    let first = attempt.previous().first();
+    if attempt.previous().len() < 5 && first.is_some_and(|u| u.origin() == attempt.url().origin()) {
+        attempt.follow()
+    } else {
+        attempt.stop()
+    }
+}
+
 type HttpResult<T> = Result<T, StreamableHttpError<reqwest::Error>>;
 
 impl RawHttp {
@@ -432,7 +442,7 @@ impl RawHttp {
             .connect_timeout(Duration::from_secs(10))
             .read_timeout(Duration::from_secs(120))
             .pool_idle_timeout(Duration::from_secs(60))
-            .redirect(reqwest::redirect::Policy::none())
+            .redirect(reqwest::redirect::Policy::custom(same_origin))
             .user_agent(concat!("mount-skills/", env!("CARGO_PKG_VERSION")))
             .build()
             .map(Self)
