@@ -7,6 +7,7 @@
 use crate::cli::{AskArgs, Cli, Command, MountArgs, print};
 use crate::config::{self, ServerSpec};
 use crate::control::{self, Control, ControlError, Reply, Verb};
+use crate::domain::skill::Policy;
 use crate::fuse::Upcalls;
 use crate::fuse::mount::{self, MountError, MountPoint, Mounted};
 use crate::host::report::Status;
@@ -173,7 +174,7 @@ async fn serve_mount(
     let path = point.path().to_owned();
     let (servers, cache) = storage(args, &specs, &path)?;
     let timeout = Duration::from_secs_f64(args.timeout);
-    let (host, inbox) = Host::new(servers, cache, path.clone(), timeout);
+    let (host, inbox) = Host::new(servers, Policy::default(), cache, path.clone(), timeout);
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
@@ -212,6 +213,7 @@ async fn serve_mount(
         }
     };
     let _ = tokio::time::timeout(STOP_PATIENCE, stopped).await;
+    host.end_windows();
     Ok(())
 }
 
@@ -260,7 +262,7 @@ fn storage(
                     .ok()
             }),
             state: state_dir.as_ref().and_then(|dir: &PathBuf| {
-                State::open(dir, &spec.label, &spec.identity)
+                State::open(dir, &spec.label, &spec.identity, mountpoint)
                     .inspect_err(|e| warn("the stored state", e))
                     .ok()
             }),

@@ -4,6 +4,7 @@
 //! fuser or rmcp. A rule about names or bytes lives here and nowhere else, so that it can be
 //! tested as a function.
 
+pub mod diff;
 pub mod digest;
 pub mod frontmatter;
 pub mod manifest;

@@ -17,9 +17,9 @@
 //!
 //! Inode numbers are `slot << 40 | n`: slot 0 is our own files, the others the servers.
 
-use super::manifest::{Content, Declined, Entry, Reason};
+use super::manifest::{Content, Declined, Reason};
 use super::name::{Label, RelPath, SKILL_MD};
-use super::skill::Claim;
+use super::skill::{Claim, Consent, Decision, Role, Shown, Window, decide, identity};
 use super::verify::Verified;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -94,8 +94,8 @@ enum Body {
     },
     Text(Verified),
     Declined(Arc<Declined>),
-    /// (entry, file) indices of every claim.
-    Skill(Box<[(u32, u32)]>),
+    /// (skill, file) indices of every claim, and the size to show.
+    Skill(Box<[(u32, u32)]>, u64),
 }
 
 /// When a digest was first seen at a URI, in seconds since the epoch; kept across restarts.
@@ -108,7 +108,7 @@ pub struct Branch {
     nodes: Vec<Node>,
     /// Sorted by inode number.
     index: Vec<(u64, u32)>,
-    entries: Vec<Arc<Entry>>,
+    skills: Vec<(Arc<Shown>, Role)>,
     declined: Vec<Arc<Declined>>,
     next_ino: u64,
     next_cookie: u64,
@@ -118,37 +118,36 @@ pub struct Branch {
 enum Leaf<'a> {
     Text(&'a Verified),
     Declined(&'a Arc<Declined>),
-    Skill(Vec<(u32, u32)>),
+    Skill(Vec<(u32, u32)>, u64),
 }
 
 impl Branch {
-    /// The tree of one server's entries. What `previous` already holds keeps its numbers and
+    /// The tree of one server's skills. What `previous` already holds keeps its numbers and
     /// times; `seen` gives the times of what an earlier run saw; all else is of `now`.
-    pub fn of_entries(
+    pub fn of_skills(
         slot: u16,
-        entries: Vec<Arc<Entry>>,
-        declined: Vec<Declined>,
+        shown: Vec<Arc<Shown>>,
+        declined: Vec<Arc<Declined>>,
         previous: Option<&Branch>,
         seen: &Seen,
         now: u64,
     ) -> Self {
-        let (entries, declined) = settle(entries, declined);
+        let (skills, declined) = settle(shown, declined);
         let mut leaves: BTreeMap<&str, Leaf> = BTreeMap::new();
         let mut by_path: HashMap<&str, Vec<(u32, u32)>> = HashMap::new();
-        for (e, entry) in entries.iter().enumerate() {
-            for (f, file) in entry.files().iter().enumerate() {
+        for (s, (skill, _)) in skills.iter().enumerate() {
+            for (f, file) in skill.entry.files().iter().enumerate() {
                 by_path
                     .entry(file.path.as_str())
                     .or_default()
-                    .push((e as u32, f as u32));
+                    .push((s as u32, f as u32));
             }
         }
-        let skill_dirs: HashSet<&str> = entries.iter().map(|e| e.dir.as_str()).collect();
-        leaves.extend(
-            by_path
-                .into_iter()
-                .map(|(path, claims)| (path, Leaf::Skill(claims))),
-        );
+        let skill_dirs: HashSet<&str> = skills.iter().map(|(s, _)| s.entry.dir.as_str()).collect();
+        leaves.extend(by_path.into_iter().map(|(path, claims)| {
+            let all: Vec<Claim> = claims.iter().filter_map(|c| claim(&skills, *c)).collect();
+            (path, Leaf::Skill(claims, identity(&all).1))
+        }));
         let marks: Vec<(RelPath, &Arc<Declined>)> = declined
             .iter()
             .filter_map(|d| Some((d.dir.as_ref()?.join(SKILL_MD), d)))
@@ -166,7 +165,7 @@ impl Branch {
         for (path, leaf) in &leaves {
             builder.insert(path, leaf, &skill_dirs);
         }
-        builder.finish(previous, &entries, declined.clone(), seen, now)
+        builder.finish(previous, skills.clone(), declined.clone(), seen, now)
     }
 
     /// The tree of our own files, by path.
@@ -179,12 +178,12 @@ impl Branch {
         for (path, text) in files {
             builder.insert(path, &Leaf::Text(text), &HashSet::new());
         }
-        builder.finish(previous, &[], Vec::new(), &Seen::new(), now)
+        builder.finish(previous, Vec::new(), Vec::new(), &Seen::new(), now)
     }
 
-    /// The valid entries, those that lost a conflict left out.
-    pub fn entries(&self) -> &[Arc<Entry>] {
-        &self.entries
+    /// The skills, those that lost a conflict left out.
+    pub fn skills(&self) -> impl Iterator<Item = &Arc<Shown>> {
+        self.skills.iter().map(|(shown, _)| shown)
     }
 
     /// The declined ones, with those that the conflicts added.
@@ -257,18 +256,13 @@ impl Branch {
     }
 
     fn claims(&self, node: &Node) -> Vec<Claim> {
-        let Body::Skill(claims) = &node.body else {
+        let Body::Skill(claims, _) = &node.body else {
             return Vec::new();
         };
-        let claim = |(e, f): &(u32, u32)| {
-            let entry = self.entries.get(*e as usize)?;
-            let file = entry.files().get(*f as usize)?.clone();
-            Some(Claim {
-                entry: Arc::clone(entry),
-                file,
-            })
-        };
-        claims.iter().filter_map(claim).collect()
+        claims
+            .iter()
+            .filter_map(|c| claim(&self.skills, *c))
+            .collect()
     }
 
     fn attr(&self, node: &Node) -> Attr {
@@ -276,12 +270,7 @@ impl Branch {
             Body::Dir { kind, subdirs, .. } => (*kind, 0, 2 + subdirs),
             Body::Text(text) => (Kind::File, text.bytes().len() as u64, 1),
             Body::Declined(_) => (Kind::Declined, UNKNOWN_SIZE, 1),
-            Body::Skill(claims) => {
-                let file = claims
-                    .first()
-                    .and_then(|(e, f)| self.entries.get(*e as usize)?.files().get(*f as usize));
-                (Kind::File, file.map_or(UNKNOWN_SIZE, |f| f.size), 1)
-            }
+            Body::Skill(_, size) => (Kind::File, *size, 1),
         };
         Attr {
             ino: node.ino,
@@ -297,7 +286,7 @@ impl Branch {
             Body::Dir { .. } => None,
             Body::Text(text) => Some(Source::Text(text.clone())),
             Body::Declined(d) => Some(Source::Declined(Arc::clone(d))),
-            Body::Skill(_) => Some(Source::Skill(self.claims(node))),
+            Body::Skill(..) => Some(Source::Skill(self.claims(node))),
         }
     }
 
@@ -320,83 +309,99 @@ fn prefixes(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').filter_map(|(at, _)| path.get(..at))
 }
 
+/// The claim of a skill on a file. The SKILL.md of a skill that reading it would load anew is
+/// the new entry's.
+fn claim(skills: &[(Arc<Shown>, Role)], (s, f): (u32, u32)) -> Option<Claim> {
+    let (shown, role) = skills.get(s as usize)?;
+    let file = shown.entry.files().get(f as usize)?;
+    let new = shown
+        .reload
+        .as_ref()
+        .filter(|_| file.uri == shown.entry.uri);
+    let new =
+        new.and_then(|entry| Some((entry, entry.files().iter().find(|n| n.uri == file.uri)?)));
+    let (entry, file) = new.unwrap_or((&shown.entry, file));
+    Some(Claim {
+        shown: Arc::clone(shown),
+        entry: Arc::clone(entry),
+        file: file.clone(),
+        role: *role,
+    })
+}
+
 /// Takes out what cannot stand beside the rest: dynamic skills, and every skill that shares a
 /// path with another under a different URI or needs as a directory what another has as a file.
+/// A held skill stays: what newly clashes with it is declined alone.
 fn settle(
-    entries: Vec<Arc<Entry>>,
-    declined: Vec<Declined>,
-) -> (Vec<Arc<Entry>>, Vec<Arc<Declined>>) {
+    shown: Vec<Arc<Shown>>,
+    mut declined: Vec<Arc<Declined>>,
+) -> (Vec<(Arc<Shown>, Role)>, Vec<Arc<Declined>>) {
     let mut reasons: BTreeMap<usize, Reason> = BTreeMap::new();
-    let conflict = |a: &str, b: &str, path: &str| Reason::Conflict {
-        uri: a.into(),
-        other: b.into(),
-        path: path.into(),
+    let held = |s: usize| shown.get(s).is_some_and(|s| s.window != Window::Closed);
+    let mut clash = |s: usize, uri: &str, other: &str, path: &str| {
+        if !held(s) {
+            let (uri, other, path) = (uri.into(), other.into(), path.into());
+            reasons
+                .entry(s)
+                .or_insert(Reason::Conflict { uri, other, path });
+        }
     };
     let mut first: HashMap<&str, (usize, &str)> = HashMap::new();
-    for (e, entry) in entries.iter().enumerate() {
-        if entry.content == Content::Dynamic {
-            reasons.insert(e, Reason::Dynamic);
-        }
-        for file in entry.files() {
-            let (other, uri) = *first.entry(file.path.as_str()).or_insert((e, &*file.uri));
+    let mut clashing: HashSet<&str> = HashSet::new();
+    for (s, skill) in shown.iter().enumerate() {
+        for file in skill.entry.files() {
+            let path = file.path.as_str();
+            let (other, uri) = *first.entry(path).or_insert((s, &*file.uri));
             if uri != &*file.uri {
-                reasons
-                    .entry(e)
-                    .or_insert_with(|| conflict(&file.uri, uri, file.path.as_str()));
-                reasons
-                    .entry(other)
-                    .or_insert_with(|| conflict(uri, &file.uri, file.path.as_str()));
+                clash(s, &file.uri, uri, path);
+                clash(other, uri, &file.uri, path);
+                clashing.insert(path);
             }
         }
     }
-    for (e, entry) in entries.iter().enumerate() {
-        for file in entry.files() {
+    for (s, skill) in shown.iter().enumerate() {
+        for file in skill.entry.files() {
             for dir in prefixes(file.path.as_str()) {
                 if let Some((other, uri)) = first.get(dir) {
-                    reasons
-                        .entry(e)
-                        .or_insert_with(|| conflict(&file.uri, uri, dir));
-                    reasons
-                        .entry(*other)
-                        .or_insert_with(|| conflict(uri, &file.uri, dir));
+                    clash(s, &file.uri, uri, dir);
+                    clash(*other, uri, &file.uri, dir);
+                    clashing.insert(dir);
                 }
             }
         }
     }
-    // A path with three claimants is found pairwise above only against the first; the ones in
-    // between are caught here.
-    let clashing: HashSet<String> = reasons
-        .values()
-        .filter_map(|r| match r {
-            Reason::Conflict { path, .. } => Some(path.clone()),
-            _ => None,
-        })
-        .collect();
-    for (e, entry) in entries.iter().enumerate() {
-        if let Some(file) = entry
-            .files()
-            .iter()
-            .find(|f| clashing.contains(f.path.as_str()))
-        {
+    // With three claimants of a path, only the first was compared with each of the others.
+    for (s, skill) in shown.iter().enumerate() {
+        let mut files = skill.entry.files().iter();
+        if let Some(file) = files.find(|f| clashing.contains(f.path.as_str())) {
             let other = first.get(file.path.as_str()).map_or("", |(_, uri)| uri);
-            reasons
-                .entry(e)
-                .or_insert_with(|| conflict(&file.uri, other, file.path.as_str()));
+            clash(s, &file.uri, other, file.path.as_str());
         }
     }
-    let mut kept = Vec::with_capacity(entries.len());
-    let mut out: Vec<Arc<Declined>> = declined.into_iter().map(Arc::new).collect();
-    for (e, entry) in entries.iter().enumerate() {
-        match reasons.remove(&e) {
-            None => kept.push(Arc::clone(entry)),
-            Some(reason) => out.push(Arc::new(Declined {
-                uri: Some(entry.uri.clone()),
-                dir: Some(entry.dir.clone()),
+    for (s, skill) in shown.iter().enumerate() {
+        if skill.entry.content == Content::Dynamic {
+            reasons.insert(s, Reason::Dynamic);
+        }
+    }
+    let mut kept = Vec::with_capacity(shown.len());
+    for (s, skill) in shown.iter().enumerate() {
+        match reasons.remove(&s) {
+            None => kept.push(Arc::clone(skill)),
+            Some(reason) => declined.push(Arc::new(Declined {
+                uri: Some(skill.entry.uri.clone()),
+                dir: Some(skill.entry.dir.clone()),
                 reason,
             })),
         }
     }
-    (kept, out)
+    let dirs: HashSet<&str> = kept.iter().map(|s| s.entry.dir.as_str()).collect();
+    let nested = |s: &Shown| prefixes(s.entry.dir.as_str()).any(|d| dirs.contains(d));
+    let role = |s: &Shown| match s.consent {
+        Consent::Missing if nested(s) => Role::Supporting,
+        Consent::Missing | Consent::Given => Role::Skill,
+    };
+    let roles: Vec<Role> = kept.iter().map(|s| role(s)).collect();
+    (kept.into_iter().zip(roles).collect(), declined)
 }
 
 /// Puts nodes together, then numbers them.
@@ -496,7 +501,7 @@ impl Builder {
         let body = match leaf {
             Leaf::Text(text) => Body::Text((*text).clone()),
             Leaf::Declined(d) => Body::Declined(Arc::clone(d)),
-            Leaf::Skill(claims) => Body::Skill(claims.as_slice().into()),
+            Leaf::Skill(claims, size) => Body::Skill(claims.as_slice().into(), *size),
         };
         self.push(parent, name, body);
     }
@@ -505,7 +510,7 @@ impl Builder {
     fn finish(
         mut self,
         previous: Option<&Branch>,
-        entries: &[Arc<Entry>],
+        skills: Vec<(Arc<Shown>, Role)>,
         declined: Vec<Arc<Declined>>,
         seen: &Seen,
         now: u64,
@@ -514,7 +519,7 @@ impl Builder {
             slot: self.slot,
             nodes: std::mem::take(&mut self.nodes),
             index: Vec::new(),
-            entries: entries.to_vec(),
+            skills,
             declined,
             next_ino: 0,
             next_cookie: 0,
@@ -631,16 +636,15 @@ fn same_content(new_branch: &Branch, new: &Node, old_branch: &Branch, old: &Node
         (Body::Dir { .. }, Body::Dir { .. }) => true,
         (Body::Text(a), Body::Text(b)) => a.bytes() == b.bytes(),
         (Body::Declined(a), Body::Declined(b)) => a == b,
-        (Body::Skill(_), Body::Skill(_)) => {
-            let identity = |branch: &Branch, node| {
-                super::skill::decide(&branch.claims(node)).map(|d| match d {
-                    super::skill::Decision::Serve(e) => Some((e.key(), e.uri, e.size)),
-                    super::skill::Decision::Disagree(..) => None,
-                })
+        (Body::Skill(..), Body::Skill(..)) => {
+            let id = |branch: &Branch, node| {
+                identity(&branch.claims(node))
+                    .0
+                    .map(|e| (e.key(), e.uri, e.size))
             };
             // A file in dispute gets a new number each time: nothing was ever served from it.
-            let id = identity(new_branch, new);
-            id != Some(None) && id == identity(old_branch, old)
+            let new = id(new_branch, new);
+            new.is_some() && new == id(old_branch, old)
         }
         _ => false,
     }
@@ -908,6 +912,9 @@ pub enum Change {
     },
     /// The listing or the attributes of this directory changed.
     Dir(u64),
+    /// What the kernel holds of this file's content must go: it may not be read any more, or the
+    /// next read must be seen.
+    Pages(u64),
 }
 
 /// All that differs between two trees of one mount.
@@ -931,6 +938,35 @@ fn branch_changes(old: &Arc<Branch>, new: &Arc<Branch>, out: &mut Vec<Change>) {
     if let (Some(a), Some(b)) = (old.root(), new.root()) {
         dir_changes((old, a), (new, b), out);
     }
+    // Only the files of a skill whose standing or window moved can need their pages dropped.
+    let before: HashMap<&str, &Shown> = old.skills().map(|s| (&*s.entry.uri, &**s)).collect();
+    let moved: HashSet<&str> = new
+        .skills()
+        .filter(|s| {
+            let was = before.get(&*s.entry.uri);
+            was.is_some_and(|b| (b.standing, b.window) != (s.standing, s.window))
+        })
+        .map(|s| &*s.entry.uri)
+        .collect();
+    if moved.is_empty() {
+        return;
+    }
+    for node in &new.nodes {
+        let now = new.claims(node);
+        if now.iter().any(|c| moved.contains(&*c.shown.entry.uri))
+            && let Some(then) = old.by_ino(node.ino)
+            && must_drop(&old.claims(then), &now)
+        {
+            out.push(Change::Pages(node.ino));
+        }
+    }
+}
+
+/// Whether what was read before must not be read from the kernel's pages now.
+fn must_drop(before: &[Claim], now: &[Claim]) -> bool {
+    let serves = |claims| matches!(decide(claims), Some(Decision::Serve(..)));
+    let open = |claims: &[Claim]| claims.iter().any(|c| c.shown.window != Window::Closed);
+    serves(before) && (!serves(now) || (open(before) && !open(now)))
 }
 
 fn dir_changes(old: (&Branch, &Node), new: (&Branch, &Node), out: &mut Vec<Change>) {
@@ -999,6 +1035,8 @@ fn dir_changes(old: (&Branch, &Node), new: (&Branch, &Node), out: &mut Vec<Chang
 mod tests {
     use super::*;
     use crate::domain::digest::Digest;
+    use crate::domain::manifest::Entry;
+    use crate::domain::skill::{Known, Origin, Policy, Skill, Standing};
     use crate::domain::verify::{Expected, Untrusted, verify};
     use proptest::prelude::*;
     use serde_json::json;
@@ -1023,8 +1061,14 @@ mod tests {
         Entry::parse(&value).ok().map(Arc::new)
     }
 
+    fn shown(entry: &Arc<Entry>) -> Arc<Shown> {
+        let skill = Skill::new(Known::Entry(Arc::clone(entry)), Origin::Listed);
+        Arc::new(skill.shown(Policy::default()).unwrap())
+    }
+
     fn branch(entries: &[Arc<Entry>], previous: Option<&Branch>, now: u64) -> Branch {
-        Branch::of_entries(1, entries.to_vec(), Vec::new(), previous, &Seen::new(), now)
+        let skills = entries.iter().map(shown).collect();
+        Branch::of_skills(1, skills, Vec::new(), previous, &Seen::new(), now)
     }
 
     fn tree(branch: Branch) -> Tree {
@@ -1126,7 +1170,7 @@ mod tests {
         let reasons = |others: &[Arc<Entry>]| {
             let all = [&[Arc::clone(&ok)], others].concat();
             let b = branch(&all, None, 0);
-            assert!(b.entries().contains(&ok));
+            assert!(b.skills().any(|s| s.entry == ok));
             let declined: Vec<_> = b
                 .declined()
                 .iter()
@@ -1164,10 +1208,13 @@ mod tests {
 
     #[test]
     fn a_declined_skill_is_seen_and_never_in_the_way() {
-        let declined = |dir: &str| Declined {
-            uri: Some(format!("{dir}/SKILL.md").into()),
-            dir: RelPath::of_uri(dir).ok(),
-            reason: Reason::NoSkillMd,
+        let declined = |dir: &str| {
+            let uri = Some(format!("{dir}/SKILL.md").into());
+            Arc::new(Declined {
+                uri,
+                dir: RelPath::of_uri(dir).ok(),
+                reason: Reason::NoSkillMd,
+            })
         };
         let good = entry("skill://a", &[("b", "file"), ("c/d", "x")]);
         let bad = [
@@ -1178,7 +1225,7 @@ mod tests {
             "skill://bad/SKILL.md",
         ];
         let bad = bad.map(declined).to_vec();
-        let b = Branch::of_entries(1, vec![good], bad, None, &Seen::new(), 0);
+        let b = Branch::of_skills(1, vec![shown(&good)], bad, None, &Seen::new(), 0);
         let t = tree(b);
         let kind = |p| find(&t, p).map(|a| a.kind);
         assert_eq!(kind("lab/a/b"), Some(Kind::File));
@@ -1252,6 +1299,54 @@ mod tests {
     }
 
     #[test]
+    fn hr_112_pages_go_when_reading_ends_or_must_be_seen_again() {
+        let (a, b) = (entry("skill://a", &[("x", "1")]), entry("skill://b", &[]));
+        let with = |standing, window, previous: Option<&Branch>| {
+            let a = Arc::new(Shown {
+                standing,
+                window,
+                ..(*shown(&a)).clone()
+            });
+            Branch::of_skills(1, vec![a, shown(&b)], Vec::new(), previous, &Seen::new(), 0)
+        };
+        let start = with(Standing::Open, Window::Open, None);
+        let cases = [
+            (Standing::Open, Window::Open, 0),
+            (Standing::Open, Window::Changed, 0),
+            (Standing::Open, Window::Closed, 2),
+            (Standing::Revoked, Window::Open, 2),
+            (Standing::Lapsed, Window::Changed, 2),
+        ];
+        for (standing, window, want) in cases {
+            let next = with(standing, window, Some(&start));
+            let same = with(Standing::Open, Window::Open, Some(&start));
+            let found = changes(&tree(same), &tree(next));
+            let pages = found
+                .iter()
+                .filter(|c| matches!(c, Change::Pages(_)))
+                .count();
+            assert_eq!(
+                (pages, found.len()),
+                (want, want),
+                "{standing:?} {window:?}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_held_skill_stays_when_another_newly_clashes_with_it() {
+        let (a, twin) = (entry("skill://a", &[]), entry("skill://%61", &[]));
+        let held = Arc::new(Shown {
+            window: Window::Open,
+            ..(*shown(&a)).clone()
+        });
+        let both = vec![held, shown(&twin)];
+        let b = Branch::of_skills(1, both, Vec::new(), None, &Seen::new(), 0);
+        assert_eq!(b.skills().count(), 1);
+        assert_eq!(b.declined()[0].uri.as_deref(), Some("skill://%61/SKILL.md"));
+    }
+
+    #[test]
     fn a_changed_frontmatter_is_another_file() {
         let v1 = entry("skill://a", &[]);
         let mut value = v1.to_json();
@@ -1275,7 +1370,7 @@ mod tests {
             ("skill://a/x".into(), (digest("1"), 5)),
             ("skill://a/y".into(), (digest("2"), 5)),
         ]);
-        let b = Branch::of_entries(1, vec![e], Vec::new(), None, &seen, 9);
+        let b = Branch::of_skills(1, vec![shown(&e)], Vec::new(), None, &seen, 9);
         assert_eq!(b.seen()["skill://a/x"], (digest("1"), 5));
         assert_eq!(b.seen()["skill://a/y"], (digest("1"), 9));
     }
@@ -1392,8 +1487,8 @@ mod tests {
         fn hr_11_55_every_skill_is_shown_right_or_declined(before in skills(), after in skills()) {
             let first = branch(&before, None, 1);
             let second = branch(&after, Some(&first), 2);
-            prop_assert_eq!(second.entries().len() + second.declined().len(), after.len());
-            let kept = second.entries().to_vec();
+            let kept: Vec<Arc<Entry>> = second.skills().map(|s| Arc::clone(&s.entry)).collect();
+            prop_assert_eq!(kept.len() + second.declined().len(), after.len());
             let (t1, t2) = (tree(first), tree(second));
             // Each file of a kept skill is at its own path, claimed under its own URI and digest.
             for e in &kept {

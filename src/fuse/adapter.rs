@@ -1,7 +1,7 @@
 //! Translates requests of the kernel into questions to the host, and answers.
 
 use super::errno;
-use super::parked::Parked;
+use super::parked::{Parked, Told};
 use crate::domain::tree::{self, Attr, Child, Kind, Lookup, Tree};
 use crate::host::Host;
 use fuser::{
@@ -85,8 +85,12 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    pub(super) fn new(host: Arc<Host>, runtime: Handle, upcalls: Arc<Upcalls>) -> Self {
-        let parked = Arc::<Parked>::default();
+    pub(super) fn new(
+        host: Arc<Host>,
+        runtime: Handle,
+        upcalls: Arc<Upcalls>,
+        parked: Arc<Parked>,
+    ) -> Self {
         runtime.spawn(Arc::clone(&parked).watch());
         let owner = (
             rustix::process::geteuid().as_raw(),
@@ -248,12 +252,15 @@ impl Filesystem for Adapter {
             None => {}
         }
         let host = Arc::clone(&self.host);
-        let mut place = self.parked.enter(req.pid());
+        let mut place = self.parked.enter(req.pid(), ino.0);
         self.runtime.spawn(async move {
             let result = tokio::select! {
                 biased;
                 result = host.read(ino.0) => result.map_err(errno::of_read),
-                () = place.signalled() => Err(errno::INTERRUPTED),
+                told = place.told() => Err(match told {
+                    Told::Signal => errno::INTERRUPTED,
+                    Told::Dropped => errno::GONE,
+                }),
             };
             match result {
                 Ok(file) => reply.data(file.slice(offset, size)),

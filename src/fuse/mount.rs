@@ -8,6 +8,7 @@
 
 use super::adapter::{Adapter, Upcalls};
 use super::notify;
+use super::parked::Parked;
 use crate::host::{Batch, Host};
 use fuser::{Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
@@ -301,14 +302,20 @@ pub fn mount(
             MountOption::Subtype(subtype)
         },
     ];
-    let adapter = Adapter::new(Arc::clone(host), runtime.clone(), Arc::clone(upcalls));
+    let parked = Arc::<Parked>::default();
+    let adapter = Adapter::new(
+        Arc::clone(host),
+        runtime.clone(),
+        Arc::clone(upcalls),
+        Arc::clone(&parked),
+    );
     let session = Session::new(adapter, point.path(), &config).map_err(|e| {
         point.restore();
         let hint = "in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN";
         place(point.path(), format!("mounting failed: {e} ({hint})"))
     })?;
     let failed = |e: io::Error| MountError::Machine(format!("a thread cannot be started: {e}"));
-    notify::start(session.notifier(), batches).map_err(failed)?;
+    notify::start(session.notifier(), parked, batches).map_err(failed)?;
     let (ended, gone) = oneshot::channel();
     let serve = move || {
         if let Err(e) = session.run() {

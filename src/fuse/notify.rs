@@ -1,24 +1,30 @@
 //! The one thread that tells the kernel what changed.
 //!
 //! A notification takes kernel locks that a handler's reply may be needed for, so it never runs
-//! on a thread that answers requests, and holds no lock of ours. It cannot wait for a parked
-//! READ: names and directories are invalidated, whose locks no parked READ holds, and
-//! lookups are always answered from memory.
+//! on a thread that answers requests, and holds no lock of ours. Names and directories can be
+//! invalidated at any time: lookups and listings are always answered from memory. The pages of a
+//! file cannot while somebody waits for one of them, so its readers are sent away first.
 
+use super::parked::Parked;
 use crate::domain::tree::Change;
 use crate::host::Batch;
 use fuser::{INodeNo, Notifier};
 use std::ffi::OsStr;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 /// Starts the thread; it ends when the host does.
-pub(super) fn start(notifier: Notifier, batches: Receiver<Batch>) -> io::Result<()> {
+pub(super) fn start(
+    notifier: Notifier,
+    parked: Arc<Parked>,
+    batches: Receiver<Batch>,
+) -> io::Result<()> {
     let work = move || {
         for batch in batches {
             for change in &batch.changes {
                 // Fails once the mount is gone; then nobody needs to know.
-                if let Err(e) = tell(&notifier, change) {
+                if let Err(e) = tell(&notifier, &parked, change) {
                     tracing::debug!("the kernel did not take {change:?}: {e}");
                 }
             }
@@ -33,9 +39,13 @@ pub(super) fn start(notifier: Notifier, batches: Receiver<Batch>) -> io::Result<
     Ok(())
 }
 
-fn tell(notifier: &Notifier, change: &Change) -> io::Result<()> {
+fn tell(notifier: &Notifier, parked: &Parked, change: &Change) -> io::Result<()> {
     match change {
         Change::Entry { dir, name } => notifier.inval_entry(INodeNo(*dir), OsStr::new(&**name)),
         Change::Dir(dir) => notifier.inval_inode(INodeNo(*dir), 0, 0),
+        Change::Pages(ino) => {
+            parked.dismiss(*ino);
+            notifier.inval_inode(INodeNo(*ino), 0, 0)
+        }
     }
 }

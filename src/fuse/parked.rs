@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
 /// HUP, INT, QUIT, KILL and TERM, as bits of a signal mask in /proc.
@@ -22,12 +22,31 @@ const EVERY: Duration = Duration::from_millis(50);
 /// …and how much longer for each waiting reader, so that thousands of them cost no CPU.
 const EACH: Duration = Duration::from_micros(100);
 
+/// How long the readers of a file may take to leave once they were told.
+const DISMISS: Duration = Duration::from_secs(1);
+
 /// The readers that wait now.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, (u32, oneshot::Sender<()>)>>,
+    waiting: Mutex<HashMap<u64, Waiting>>,
     arrived: Notify,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    thread: u32,
+    ino: u64,
+    tell: Option<oneshot::Sender<Told>>,
+}
+
+/// Why a reader must not wait longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Its program was told to end.
+    Signal,
+    /// The file's pages are about to be dropped.
+    Dropped,
 }
 
 /// A place among the waiting; leaving it is dropping it.
@@ -35,14 +54,15 @@ pub(super) struct Parked {
 pub(super) struct Place {
     id: u64,
     parked: Arc<Parked>,
-    signalled: oneshot::Receiver<()>,
+    told: oneshot::Receiver<Told>,
 }
 
 impl Place {
-    /// Ends when the caller was told to end.
-    pub(super) async fn signalled(&mut self) {
-        if (&mut self.signalled).await.is_err() {
-            std::future::pending().await
+    /// Ends when the reader must not wait longer.
+    pub(super) async fn told(&mut self) -> Told {
+        match (&mut self.told).await {
+            Ok(told) => told,
+            Err(_) => std::future::pending().await,
         }
     }
 }
@@ -54,16 +74,42 @@ impl Drop for Place {
 }
 
 impl Parked {
-    /// Adds the thread that made a request, by the number the kernel gave with it.
-    pub(super) fn enter(self: &Arc<Self>, thread: u32) -> Place {
+    /// Adds the thread that made a request for a file, by the number the kernel gave with it.
+    pub(super) fn enter(self: &Arc<Self>, thread: u32, ino: u64) -> Place {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, signalled) = oneshot::channel();
-        self.waiting.lock().insert(id, (thread, sender));
+        let (tell, told) = oneshot::channel();
+        self.waiting.lock().insert(
+            id,
+            Waiting {
+                thread,
+                ino,
+                tell: Some(tell),
+            },
+        );
         self.arrived.notify_one();
         Place {
             id,
             parked: Arc::clone(self),
-            signalled,
+            told,
+        }
+    }
+
+    /// Gets all readers of a file out: a page that a reader waits for is locked, and dropping it
+    /// would wait as long. Blocks, but not for long.
+    pub(super) fn dismiss(&self, ino: u64) {
+        let until = Instant::now() + DISMISS;
+        loop {
+            let mut left = false;
+            for w in self.waiting.lock().values_mut().filter(|w| w.ino == ino) {
+                left = true;
+                if let Some(tell) = w.tell.take() {
+                    let _ = tell.send(Told::Dropped);
+                }
+            }
+            if !left || Instant::now() > until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -74,7 +120,7 @@ impl Parked {
                 .waiting
                 .lock()
                 .iter()
-                .map(|(id, (thread, _))| (*id, *thread))
+                .map(|(id, w)| (*id, w.thread))
                 .collect();
             if threads.is_empty() {
                 self.arrived.notified().await;
@@ -87,8 +133,8 @@ impl Parked {
                 .collect();
             let mut waiting = self.waiting.lock();
             for id in told {
-                if let Some((_, sender)) = waiting.remove(&id) {
-                    let _ = sender.send(());
+                if let Some(tell) = waiting.get_mut(&id).and_then(|w| w.tell.take()) {
+                    let _ = tell.send(Told::Signal);
                 }
             }
         }

@@ -18,19 +18,22 @@ pub mod report;
 
 pub use refusal::{ReadError, Refusal};
 
-use crate::domain::manifest::{Declined, Entry};
+use crate::domain::manifest::{Declined, Entry, SetId};
 use crate::domain::name::Label;
-use crate::domain::skill::{Claim, Decision, decide};
+use crate::domain::skill::{
+    Claim, Decision, From, Hold, Known, Moved, Origin, Policy, Scope, Shown, Skill, Standing,
+    Verdict, decide,
+};
 use crate::domain::tree::{self, Absent, Branch, Change, Seen, Source as NodeSource, Tree, View};
 use crate::domain::verify::{Expected, Mismatch, Verified, verify};
 use crate::source::{Event, Link, Listing, Source, SourceError};
 use crate::store::cache::{Cache, Shelf};
-use crate::store::state::State;
+use crate::store::state::{State, StoredListing, Verdicts};
 use flight::Flights;
 use memory::{Key, Memory};
 use parking_lot::{Mutex, RwLock};
 use refusal::Refusals;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc as std_mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -46,6 +49,9 @@ const MEMO: Duration = Duration::from_secs(1);
 const INLINE_HASH: u64 = 256 * 1024;
 /// Status files are rewritten at most this often.
 const REPORT_GAP: Duration = Duration::from_millis(100);
+/// A window that opened changes nothing that is shown; the tree learns of it this much later,
+/// once for all that opened meanwhile.
+const OPENED_GAP: Duration = Duration::from_millis(200);
 /// How long a failed read waits for the kernel to hear of the change it found.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
@@ -76,9 +82,10 @@ pub struct Batch {
 /// All servers, their tree and what is read of it.
 pub struct Host {
     slots: Vec<Slot>,
+    policy: Policy,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
-    flights: Flights<Key, Result<Verified, ReadError>>,
+    flights: Flights<(Key, From), Result<Verified, ReadError>>,
     /// Reads that failed a moment ago.
     memo: Mutex<HashMap<Key, (Instant, ReadError)>>,
     refusals: Mutex<Refusals>,
@@ -95,17 +102,24 @@ struct Slot {
     server: Server,
     source: OnceLock<Arc<dyn Source>>,
     now: Mutex<Now>,
+    /// Told when the journal of the windows is no longer what is on disk.
+    windows_due: Notify,
 }
 
 /// What is known of a server at this moment.
 struct Now {
     link: Link,
     since: Instant,
-    entries: Vec<Arc<Entry>>,
-    declined: Vec<Declined>,
+    skills: BTreeMap<Arc<str>, Skill>,
+    /// Entries that are declined and have no URI to be known by.
+    nameless: Vec<Arc<Declined>>,
     seen: Seen,
     listing: Option<ListingNow>,
     list_error: Option<String>,
+    /// Windows opened that the tree does not know of yet.
+    opened: bool,
+    /// Verdicts that changed and are not on disk yet.
+    unsaved: Verdicts,
 }
 
 struct ListingNow {
@@ -118,14 +132,30 @@ struct ListingNow {
 /// What the writer is told.
 enum Message {
     Event(u16, Event),
-    /// What `skills/get` said of a skill: its entry, why it is declined, or that it is gone.
-    Got(
-        u16,
-        Arc<str>,
-        Option<Result<Entry, Declined>>,
-        oneshot::Sender<()>,
-    ),
+    /// Something is done to a skill; answered when the kernel knows.
+    Act(u16, Arc<str>, Act, oneshot::Sender<Result<(), Moved>>),
+    /// A window was opened.
+    Opened(u16),
+    /// The tree shall learn of the windows that were opened.
+    Settle(u16),
     Report,
+}
+
+/// What can be done to a skill.
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// The server's newest word is taken in.
+    Publish(Known),
+    /// The server's newest word is taken in, and the window ends.
+    Refresh(Known),
+    /// The skill was named by its URI, and the server confirmed it.
+    Name(Known),
+    /// The window ends.
+    Release,
+    /// The set is approved.
+    Approve(SetId, Scope),
+    /// The skill is taken away.
+    Revoke,
 }
 
 /// The writer's end of a host's inbox.
@@ -150,6 +180,7 @@ impl Host {
     /// content read in all.
     pub fn new(
         servers: Vec<Server>,
+        policy: Policy,
         cache: Option<Arc<Cache>>,
         mountpoint: PathBuf,
         timeout: Duration,
@@ -159,43 +190,30 @@ impl Host {
         let mut labels = Vec::new();
         let mut slots = Vec::new();
         for (slot, server) in (1u16..).zip(servers) {
-            let stored = server.state.as_ref().and_then(State::load);
-            let listing = stored.as_ref().map(|_| ListingNow {
-                at: None,
-                ttl: Duration::ZERO,
-                truncated: None,
-            });
-            let stored = stored.unwrap_or_default();
-            let view = match &listing {
+            let now_of = Now::restored(server.state.as_ref());
+            let view = match &now_of.listing {
                 None => View::Unlisted(Absent::Starting),
-                Some(_) => View::Listed(Arc::new(Branch::of_entries(
-                    slot,
-                    stored.entries.clone(),
-                    Vec::new(),
-                    None,
-                    &stored.seen,
-                    now,
-                ))),
+                Some(_) => {
+                    let (shown, declined) = now_of.show(policy);
+                    let seen = &now_of.seen;
+                    View::Listed(Arc::new(Branch::of_skills(
+                        slot, shown, declined, None, seen, now,
+                    )))
+                }
             };
             labels.push((server.label.clone(), view));
             slots.push(Slot {
                 server,
                 source: OnceLock::new(),
-                now: Mutex::new(Now {
-                    link: Link::Starting,
-                    since: Instant::now(),
-                    entries: stored.entries,
-                    declined: Vec::new(),
-                    seen: stored.seen,
-                    listing,
-                    list_error: None,
-                }),
+                now: Mutex::new(now_of),
+                windows_due: Notify::new(),
             });
         }
         let ours = Arc::new(Branch::of_texts(&Default::default(), None, now));
         let settled = watch::Sender::new(vec![None; slots.len()]);
         let host = Arc::new(Self {
             slots,
+            policy,
             tree: RwLock::new(Arc::new(Tree::new(ours, labels, now))),
             memory: Memory::new(),
             flights: Flights::new(),
@@ -272,23 +290,23 @@ impl Host {
 
     /// The content of a file, if it can be had without waiting for anything.
     pub fn read_now(&self, ino: u64) -> Option<Result<Verified, ReadError>> {
-        match self.resolve(ino) {
-            Err(e) => Some(Err(e)),
-            Ok(Resolved::Text(text)) => Some(Ok(text)),
-            Ok(Resolved::File { key, .. }) => {
-                if let Some(file) = self.memory.get(&key) {
-                    return Some(Ok(file));
-                }
-                let memo = self.memo.lock();
-                memo.get(&key)
-                    .filter(|(at, _)| at.elapsed() < MEMO)
-                    .map(|(_, e)| Err(*e))
-            }
-            Ok(Resolved::Disputed(_)) => None,
+        let file = match self.resolve(ino) {
+            Err(e) => return Some(Err(e)),
+            Ok(Resolved::Text(text)) => return Some(Ok(text)),
+            Ok(Resolved::Disputed(_)) => return None,
+            Ok(Resolved::File(file)) => file,
+        };
+        if let Some(bytes) = self.memory.get(&file.key) {
+            return Some(self.admit(&file, bytes));
         }
+        let memo = self.memo.lock();
+        memo.get(&file.key)
+            .filter(|(at, _)| at.elapsed() < MEMO)
+            .map(|(_, e)| Err(*e))
     }
 
-    /// The content of a file: from memory, from the disk or from its server, checked.
+    /// The content of a file: from memory, from the disk or from its server, checked. Reading it
+    /// loads the skills that list it (HR-71).
     ///
     /// # Errors
     /// By what the reader is told; the reason is in the status of the label.
@@ -296,92 +314,133 @@ impl Host {
         if let Some(result) = self.read_now(ino) {
             return result;
         }
-        let slot = Tree::slot_of(ino);
-        let (key, expected, claims) = match self.resolve(ino)? {
+        let file = match self.resolve(ino)? {
             Resolved::Text(text) => return Ok(text),
-            Resolved::File {
-                key,
-                expected,
-                claims,
-            } => (key, expected, claims),
-            Resolved::Disputed(claims) => return self.settle_dispute(slot, ino, &claims).await,
+            Resolved::File(file) => file,
+            Resolved::Disputed(claims) => return self.settle_dispute(ino, &claims).await,
         };
         let path = self.tree().path(ino).unwrap_or_default();
+        let flight = (file.key, file.from);
         let host = Arc::clone(self);
-        let fetch = move || async move { host.fetch(slot, path, key, expected, claims).await };
+        let fetch = move || async move { host.fetch(path, file).await };
         let result = self
             .flights
-            .join(key, fetch)
+            .join(flight, fetch)
             .await
             .unwrap_or(Err(ReadError::Internal));
         // Decide again: the entry may have changed while the bytes were on their way.
         match (result, self.resolve(ino)) {
-            (Ok(file), Ok(Resolved::File { key: k, .. })) if k == key => Ok(file),
+            (Ok(bytes), Ok(Resolved::File(now))) if now.key == flight.0 => self.admit(&now, bytes),
             (Ok(_), Ok(_)) => Err(ReadError::Stale),
             (Ok(_), Err(e)) => Err(e),
             (Err(e), _) => Err(e),
         }
     }
 
+    /// Opens the windows of what is about to be served; stale if one of the skills moved on.
+    fn admit(&self, file: &File, bytes: Verified) -> Result<Verified, ReadError> {
+        let slot = file.key.0;
+        let Some(s) = self.slot(slot) else {
+            return Err(ReadError::Internal);
+        };
+        let mut opened = false;
+        {
+            let mut now = s.now.lock();
+            for entry in &file.loads {
+                let Some(skill) = now.skills.get_mut(&entry.uri) else {
+                    return Err(ReadError::Stale);
+                };
+                let before = skill.held() == Some(entry);
+                if !skill.load(entry, self.policy.hold) {
+                    return Err(ReadError::Stale);
+                }
+                opened |= self.policy.hold != Hold::None && !before;
+            }
+            now.opened |= opened;
+        }
+        if opened {
+            s.windows_due.notify_one();
+            let _ = self.inbox.send(Message::Opened(slot));
+        }
+        Ok(bytes)
+    }
+
     fn resolve(&self, ino: u64) -> Result<Resolved, ReadError> {
         let tree = self.tree();
         let slot = Tree::slot_of(ino);
-        match tree.source(ino) {
-            None => Err(ReadError::Stale),
-            Some(NodeSource::Text(text)) => Ok(Resolved::Text(text)),
+        let refuse = |refusal: fn(&str, &str, &str) -> Refusal, uri: &str, why: &str| {
+            let refusal = refusal(&tree.path(ino).unwrap_or_default(), uri, why);
+            let error = refusal.error;
+            self.refuse(slot, refusal);
+            Err(error)
+        };
+        let claims = match tree.source(ino) {
+            None => return Err(ReadError::Stale),
+            Some(NodeSource::Text(text)) => return Ok(Resolved::Text(text)),
             Some(NodeSource::Declined(d)) => {
-                let path = tree.path(ino).unwrap_or_default();
                 let uri = d.uri.as_deref().unwrap_or_default();
-                self.refuse(slot, Refusal::declined(&path, uri, &d.reason));
-                Err(ReadError::Denied)
+                return refuse(Refusal::declined, uri, &d.reason.to_string());
             }
-            Some(NodeSource::Skill(claims)) => match decide(&claims) {
-                None => Err(ReadError::Stale),
-                Some(Decision::Disagree(..)) => Ok(Resolved::Disputed(claims)),
-                Some(Decision::Serve(expected)) => {
-                    let (digest, front) = expected.key();
-                    Ok(Resolved::File {
-                        key: (slot, digest, front),
-                        expected,
-                        claims,
-                    })
+            Some(NodeSource::Skill(claims)) => claims,
+        };
+        match decide(&claims) {
+            None => Err(ReadError::Stale),
+            Some(Decision::Disagree(..)) => Ok(Resolved::Disputed(claims)),
+            Some(Decision::Refuse(standing)) => {
+                let uri = claims.first().map_or("", |c| &c.file.uri);
+                match standing {
+                    Standing::NotApproved | Standing::Open => {
+                        refuse(Refusal::not_approved, uri, "")
+                    }
+                    Standing::Lapsed => refuse(Refusal::lapsed, uri, ""),
+                    Standing::Revoked => refuse(Refusal::revoked, uri, ""),
                 }
-            },
+            }
+            Some(Decision::Serve(expected, from, loads)) => {
+                let (digest, front) = expected.key();
+                Ok(Resolved::File(File {
+                    key: (slot, digest, front),
+                    expected,
+                    from,
+                    loads,
+                    claims,
+                }))
+            }
         }
     }
 
-    async fn fetch(
-        self: Arc<Self>,
-        slot: u16,
-        path: String,
-        key: Key,
-        expected: Expected,
-        claims: Vec<Claim>,
-    ) -> Result<Verified, ReadError> {
-        let result = self.fetch_once(slot, &path, &expected, &claims).await;
+    async fn fetch(self: Arc<Self>, path: String, file: File) -> Result<Verified, ReadError> {
+        let result = self.fetch_once(&path, &file).await;
         match &result {
-            Ok(file) => self.memory.put(key, file.clone()),
+            Ok(bytes) => self.memory.put(file.key, bytes.clone()),
             Err(e) => {
                 let mut memo = self.memo.lock();
                 memo.retain(|_, (at, _)| at.elapsed() < MEMO);
-                memo.insert(key, (Instant::now(), *e));
+                memo.insert(file.key, (Instant::now(), *e));
             }
         }
         result
     }
 
-    async fn fetch_once(
-        self: &Arc<Self>,
-        slot: u16,
-        path: &str,
-        expected: &Expected,
-        claims: &[Claim],
-    ) -> Result<Verified, ReadError> {
+    async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
+        let File {
+            key: (slot, ..),
+            expected,
+            claims,
+            ..
+        } = file;
+        let slot = *slot;
         let deadline = Instant::now() + self.timeout;
         let (host, wanted) = (Arc::clone(self), expected.clone());
         let cached = blocking(move || host.slot(slot)?.server.shelf.as_ref()?.load(&wanted)).await;
-        if let Some(Some(file)) = cached {
-            return Ok(file);
+        if let Some(Some(bytes)) = cached {
+            return Ok(bytes);
+        }
+        if file.from == From::CacheOnly {
+            let refusal = Refusal::held(path, &expected.uri);
+            let error = refusal.error;
+            self.refuse(slot, refusal);
+            return Err(error);
         }
         let source = self
             .slot(slot)
@@ -398,9 +457,9 @@ impl Host {
                     verify(bytes, &wanted)
                 };
                 match verdict {
-                    Ok(file) => {
-                        self.save(slot, expected, &file);
-                        return Ok(file);
+                    Ok(bytes) => {
+                        self.save(slot, expected, &bytes);
+                        return Ok(bytes);
                     }
                     Err(mismatch) => Problem::Mismatch(mismatch),
                 }
@@ -442,36 +501,43 @@ impl Host {
             return false;
         };
         let mut changed = false;
-        // The innermost skill last lists fewer files: ask it first (HR-37).
+        // The inner skill before the outer one, which lists the same file (HR-37).
         let mut entries: Vec<&Arc<Entry>> = claims.iter().map(|c| &c.entry).collect();
         entries.sort_by_key(|e| std::cmp::Reverse(e.dir.as_str().len()));
         for entry in entries {
-            let got = match source.get(&entry.uri, deadline).await {
-                Ok(Ok(new)) if new == **entry => continue,
-                Ok(got) => Some(got),
-                Err(e) if e.is_unknown() => None,
+            let known = match ask_known(&**source, &entry.uri, deadline).await {
+                Ok(Known::Entry(new)) if new == *entry => continue,
+                Ok(known) => known,
                 Err(_) => continue,
             };
             changed = true;
-            let (done, flushed) = oneshot::channel();
-            let _ = self
-                .inbox
-                .send(Message::Got(slot, entry.uri.clone(), got, done));
-            let _ = tokio::time::timeout(FLUSH_WAIT, flushed).await;
+            let act = self.act(slot, &entry.uri, Act::Publish(known));
+            let _ = tokio::time::timeout(FLUSH_WAIT, act).await;
         }
         changed
+    }
+
+    /// Does something to a skill; returns when the tree shows it and the kernel knows.
+    ///
+    /// # Errors
+    /// The set to approve is not the newest.
+    pub async fn act(&self, slot: u16, uri: &Arc<str>, act: Act) -> Result<(), Moved> {
+        let (done, flushed) = oneshot::channel();
+        let _ = self
+            .inbox
+            .send(Message::Act(slot, Arc::clone(uri), act, done));
+        flushed.await.unwrap_or(Ok(()))
     }
 
     /// Two entries disagree on a file: asks for both, once; only if they still disagree the
     /// file fails (HR-37).
     async fn settle_dispute(
         self: &Arc<Self>,
-        slot: u16,
         ino: u64,
         claims: &[Claim],
     ) -> Result<Verified, ReadError> {
-        let tree = self.tree();
-        let path = tree.path(ino).unwrap_or_default();
+        let slot = Tree::slot_of(ino);
+        let path = self.tree().path(ino).unwrap_or_default();
         let changed = self
             .recheck(slot, claims, Instant::now() + self.timeout)
             .await;
@@ -500,22 +566,21 @@ impl Host {
     pub async fn run(self: Arc<Self>, inbox: Inbox, changes: std_mpsc::Sender<Batch>) {
         let Inbox(mut messages) = inbox;
         let reporter = tokio::spawn(Arc::clone(&self).report_when_due(changes.clone()));
+        for slot in (1u16..).zip(&self.slots).map(|(slot, _)| slot) {
+            tokio::spawn(Arc::clone(&self).journal(slot));
+        }
         while let Some(message) = messages.recv().await {
             match message {
                 Message::Event(slot, event) => self.take(slot, event, &changes),
-                Message::Got(slot, uri, got, done) => {
-                    if let Some(s) = self.slot(slot) {
-                        let mut now = s.now.lock();
-                        now.entries.retain(|e| e.uri != uri);
-                        now.declined.retain(|d| d.uri.as_ref() != Some(&uri));
-                        match got {
-                            Some(Ok(entry)) => now.entries.push(Arc::new(entry)),
-                            Some(Err(declined)) => now.declined.push(declined),
-                            None => {}
-                        }
-                    }
-                    self.rebuild(slot, Some(done), &changes);
+                Message::Act(slot, uri, act, done) => self.do_act(slot, uri, act, done, &changes),
+                Message::Opened(slot) => {
+                    let host = Arc::clone(&self);
+                    tokio::spawn(async move {
+                        tokio::time::sleep(OPENED_GAP).await;
+                        let _ = host.inbox.send(Message::Settle(slot));
+                    });
                 }
+                Message::Settle(slot) => self.show_opened(slot, &changes),
                 Message::Report => {}
             }
             self.report_due.notify_one();
@@ -523,8 +588,77 @@ impl Host {
         reporter.abort();
     }
 
+    /// Lets the tree know of windows that were opened, if there are any: what comes next may
+    /// depend on them.
+    fn show_opened(&self, slot: u16, changes: &std_mpsc::Sender<Batch>) {
+        let opened = self
+            .slot(slot)
+            .is_some_and(|s| std::mem::take(&mut s.now.lock().opened));
+        if opened {
+            self.rebuild(slot, None, changes);
+        }
+    }
+
+    fn do_act(
+        self: &Arc<Self>,
+        slot: u16,
+        uri: Arc<str>,
+        act: Act,
+        done: oneshot::Sender<Result<(), Moved>>,
+        changes: &std_mpsc::Sender<Batch>,
+    ) {
+        self.show_opened(slot, changes);
+        let Some(s) = self.slot(slot) else { return };
+        let result = {
+            let mut now = s.now.lock();
+            let skill = now
+                .skills
+                .entry(Arc::clone(&uri))
+                .or_insert_with(|| Skill::new(Known::Withdrawn, Origin::Listed));
+            let before = skill.verdict();
+            let result = match act {
+                Act::Publish(known) => Ok(skill.publish(known)),
+                Act::Refresh(known) => {
+                    skill.publish(known);
+                    skill.release();
+                    Ok(())
+                }
+                Act::Name(known) => {
+                    skill.publish(known);
+                    skill.name();
+                    Ok(())
+                }
+                Act::Release => Ok(skill.release()),
+                Act::Approve(set, scope) => skill.approve(set, scope),
+                Act::Revoke => Ok(skill.revoke()),
+            };
+            let after = skill.verdict();
+            now.judged(&uri, before, after);
+            now.forget_gone();
+            if now.listing.is_none() && !now.skills.is_empty() {
+                // A skill that is known by name is something to show before any listing.
+                let (at, ttl) = (None, Duration::ZERO);
+                now.listing = Some(ListingNow {
+                    at,
+                    ttl,
+                    truncated: Some("not listed yet".into()),
+                });
+            }
+            result
+        };
+        s.windows_due.notify_one();
+        let (told, flushed) = oneshot::channel();
+        self.rebuild(slot, Some(told), changes);
+        self.keep(slot);
+        tokio::spawn(async move {
+            let _ = flushed.await;
+            let _ = done.send(result);
+        });
+    }
+
     fn take(self: &Arc<Self>, slot: u16, event: Event, changes: &std_mpsc::Sender<Batch>) {
         let Some(s) = self.slot(slot) else { return };
+        self.show_opened(slot, changes);
         match event {
             Event::Link(link) => {
                 let absent = match &link {
@@ -557,7 +691,7 @@ impl Host {
                 self.settle(slot, no_skills);
             }
             Event::Listed(listing) => {
-                self.list(s, listing);
+                s.now.lock().list(listing);
                 self.rebuild(slot, None, changes);
                 self.keep(slot);
                 self.settle(slot, true);
@@ -571,38 +705,6 @@ impl Host {
         }
     }
 
-    /// Takes a listing. One that is not whole proves no absence: what it does not mention stays.
-    fn list(&self, s: &Slot, listing: Listing) {
-        let Listing {
-            mut entries,
-            declined,
-            truncated,
-            ttl,
-        } = listing;
-        let mut now = s.now.lock();
-        if truncated.is_some() {
-            let known: std::collections::HashSet<Arc<str>> = entries
-                .iter()
-                .map(|e| e.uri.clone())
-                .chain(declined.iter().filter_map(|d| d.uri.clone()))
-                .collect();
-            let old = now
-                .entries
-                .iter()
-                .filter(|e| !known.contains(&e.uri))
-                .cloned();
-            entries.extend(old);
-        }
-        now.entries = entries;
-        now.declined = declined;
-        now.listing = Some(ListingNow {
-            at: Some(Instant::now()),
-            ttl,
-            truncated,
-        });
-        now.list_error = None;
-    }
-
     fn rebuild(
         &self,
         slot: u16,
@@ -610,18 +712,19 @@ impl Host {
         changes: &std_mpsc::Sender<Batch>,
     ) {
         let Some(s) = self.slot(slot) else { return };
-        let (entries, declined, seen) = {
+        let ((shown, declined), seen) = {
             let now = s.now.lock();
-            (now.entries.clone(), now.declined.clone(), now.seen.clone())
+            (now.show(self.policy), now.seen.clone())
         };
         let tree = self.tree();
         let previous = match tree.view(slot) {
             Some(View::Listed(branch)) => Some(&**branch),
             _ => None,
         };
-        let branch = Branch::of_entries(slot, entries, declined, previous, &seen, unix_now());
+        let branch = Branch::of_skills(slot, shown, declined, previous, &seen, unix_now());
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
+        self.memo.lock().retain(|(of, ..), _| *of != slot);
     }
 
     /// Puts the next tree in place and tells the kernel what differs. Only the writer and its
@@ -646,21 +749,99 @@ impl Host {
         }
     }
 
-    /// Stores a listing for the next run.
+    /// Stores listing and verdicts for the next run, without anybody waiting for it.
     fn keep(self: &Arc<Self>, slot: u16) {
         let host = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
-            let Some(s) = host.slot(slot) else { return };
-            let Some(state) = &s.server.state else { return };
-            let tree = host.tree();
-            let Some(View::Listed(branch)) = tree.view(slot) else {
-                return;
-            };
-            let entries = s.now.lock().entries.clone();
-            if let Err(e) = state.save(&entries, &branch.seen()) {
-                tracing::warn!("{}: the listing cannot be stored: {e}", s.server.label);
+            let label = host.slot(slot).map(|s| s.server.label.clone());
+            if let (Some(Err(e)), Some(label)) = (host.keep_now(slot), label) {
+                tracing::warn!("{label}: the state cannot be stored: {e}");
             }
         });
+    }
+
+    /// Stores listing and verdicts; none if there is no state to store them in. Blocks on the
+    /// disk.
+    pub fn keep_now(&self, slot: u16) -> Option<std::io::Result<()>> {
+        let s = self.slot(slot)?;
+        let state = s.server.state.as_ref()?;
+        let tree = self.tree();
+        let seen = match tree.view(slot) {
+            Some(View::Listed(branch)) => branch.seen(),
+            _ => Seen::new(),
+        };
+        let (listing, verdicts) = {
+            let mut now = s.now.lock();
+            let verdicts = std::mem::take(&mut now.unsaved);
+            let named = now
+                .skills
+                .iter()
+                .filter(|(_, s)| s.origin() == Origin::Named);
+            let listing = now.listing.is_some().then(|| StoredListing {
+                entries: now
+                    .skills
+                    .values()
+                    .filter_map(|s| s.newest().cloned())
+                    .collect(),
+                named: named
+                    .map(|(uri, _)| Arc::clone(uri))
+                    .collect::<BTreeSet<_>>(),
+                seen,
+            });
+            (listing, verdicts)
+        };
+        let judged = if verdicts.is_empty() {
+            Ok(())
+        } else {
+            state.save_verdicts(&verdicts)
+        };
+        if judged.is_err() {
+            // Tried again with the next change, unless that is about the same skill.
+            let mut now = s.now.lock();
+            for (uri, verdict) in verdicts {
+                now.unsaved.entry(uri).or_insert(verdict);
+            }
+        }
+        let listed = listing.map_or(Ok(()), |l| state.save_listing(&l));
+        Some(judged.and(listed))
+    }
+
+    /// Keeps the journal of a server's windows, for ever.
+    async fn journal(self: Arc<Self>, slot: u16) {
+        let Some(s) = self.slot(slot) else { return };
+        let mut warned = false;
+        loop {
+            s.windows_due.notified().await;
+            let host = Arc::clone(&self);
+            let saved = blocking(move || {
+                let s = host.slot(slot)?;
+                let held: Vec<Arc<Entry>> = s
+                    .now
+                    .lock()
+                    .skills
+                    .values()
+                    .filter_map(|s| s.held().cloned())
+                    .collect();
+                Some(s.server.state.as_ref()?.save_windows(&held))
+            });
+            let saved = saved.await.flatten();
+            if let Some(Err(e)) = &saved
+                && !warned
+            {
+                let label = &s.server.label;
+                tracing::warn!("{label}: open windows will not outlive a crash: {e}");
+            }
+            warned = matches!(saved, Some(Err(_)));
+        }
+    }
+
+    /// Ends all windows: the mount is over (HR-72). Blocks on the disk.
+    pub fn end_windows(&self) {
+        for s in &self.slots {
+            if let Some(Err(e)) = s.server.state.as_ref().map(|state| state.save_windows(&[])) {
+                tracing::warn!("{}: the open windows cannot be ended: {e}", s.server.label);
+            }
+        }
     }
 
     /// Notes once what became of the first connection of a label.
@@ -673,7 +854,10 @@ impl Host {
                 Link::Ready(peer) if !peer.skills => Some("connected; it serves no skills".into()),
                 Link::Ready(_) if listed => Some(match &now.list_error {
                     Some(e) => format!("connected; the listing failed: {e}"),
-                    None => report::count_line(now.entries.len(), now.declined.len()),
+                    None => {
+                        let (shown, declined) = now.show(self.policy);
+                        report::count_line(shown.len(), declined.len())
+                    }
                 }),
                 Link::Ready(_) | Link::Starting => None,
             }
@@ -712,14 +896,164 @@ impl Host {
     }
 }
 
+impl Now {
+    /// What an earlier run left of a server.
+    fn restored(state: Option<&State>) -> Self {
+        let stored = state.map(State::load).unwrap_or_default();
+        let listing = stored.listing.as_ref().map(|_| ListingNow {
+            at: None,
+            ttl: Duration::ZERO,
+            truncated: None,
+        });
+        let StoredListing {
+            entries,
+            named,
+            seen,
+        } = stored.listing.unwrap_or_default();
+        let mut skills: BTreeMap<Arc<str>, Skill> = entries
+            .into_iter()
+            .map(|e| {
+                let origin = if named.contains(&e.uri) {
+                    Origin::Named
+                } else {
+                    Origin::Listed
+                };
+                (Arc::clone(&e.uri), Skill::new(Known::Entry(e), origin))
+            })
+            .collect();
+        let mut held: HashMap<Arc<str>, Arc<Entry>> = stored
+            .held
+            .into_iter()
+            .map(|e| (Arc::clone(&e.uri), e))
+            .collect();
+        let uris: BTreeSet<Arc<str>> = held.keys().chain(stored.verdicts.keys()).cloned().collect();
+        for uri in uris {
+            let skill = skills
+                .entry(Arc::clone(&uri))
+                .or_insert_with(|| Skill::new(Known::Withdrawn, Origin::Listed));
+            skill.restore(held.remove(&uri), stored.verdicts.get(&uri).copied());
+        }
+        Self {
+            link: Link::Starting,
+            since: Instant::now(),
+            skills,
+            nameless: Vec::new(),
+            seen,
+            listing,
+            list_error: None,
+            opened: false,
+            unsaved: Verdicts::new(),
+        }
+    }
+
+    /// What the tree shows, and what it shows as declined.
+    fn show(&self, policy: Policy) -> (Vec<Arc<Shown>>, Vec<Arc<Declined>>) {
+        let shown = self
+            .skills
+            .values()
+            .filter_map(|s| s.shown(policy))
+            .map(Arc::new)
+            .collect();
+        let declined = self.skills.values().filter_map(|s| match s.known() {
+            Known::Declined(d) if s.held().is_none() => Some(Arc::clone(d)),
+            _ => None,
+        });
+        (
+            shown,
+            declined.chain(self.nameless.iter().cloned()).collect(),
+        )
+    }
+
+    /// Takes a listing. One that is not whole proves no absence: what it does not mention stays,
+    /// and so does what was named by its URI (HR-46).
+    fn list(&mut self, listing: Listing) {
+        let Listing {
+            entries,
+            declined,
+            truncated,
+            ttl,
+        } = listing;
+        let mut named: HashMap<Arc<str>, Known> = entries
+            .into_iter()
+            .map(|e| (Arc::clone(&e.uri), Known::Entry(e)))
+            .collect();
+        self.nameless.clear();
+        for d in declined {
+            match &d.uri {
+                Some(uri) => drop(named.insert(Arc::clone(uri), Known::Declined(Arc::new(d)))),
+                None => self.nameless.push(Arc::new(d)),
+            }
+        }
+        let mut judged = Vec::new();
+        for (uri, skill) in &mut self.skills {
+            let before = skill.verdict();
+            match named.remove(uri) {
+                Some(known) => skill.publish(known),
+                None if truncated.is_some() || skill.origin() == Origin::Named => {}
+                None => skill.publish(Known::Withdrawn),
+            }
+            judged.push((Arc::clone(uri), before, skill.verdict()));
+        }
+        for (uri, before, after) in judged {
+            self.judged(&uri, before, after);
+        }
+        for (uri, known) in named {
+            self.skills.insert(uri, Skill::new(known, Origin::Listed));
+        }
+        self.forget_gone();
+        self.listing = Some(ListingNow {
+            at: Some(Instant::now()),
+            ttl,
+            truncated,
+        });
+        self.list_error = None;
+    }
+
+    /// Notes a verdict that is to be stored, if it changed.
+    fn judged(&mut self, uri: &Arc<str>, before: Option<Verdict>, after: Option<Verdict>) {
+        if let Some(verdict) = after.filter(|_| before != after) {
+            self.unsaved.insert(Arc::clone(uri), verdict);
+        }
+    }
+
+    /// Drops what is neither published nor held nor judged.
+    fn forget_gone(&mut self) {
+        self.skills
+            .retain(|_, s| !s.is_gone() || s.verdict().is_some());
+    }
+}
+
+/// The server's newest word on one skill.
+///
+/// # Errors
+/// It could not be had; the server's "no such skill" is an answer.
+async fn ask_known(
+    source: &dyn Source,
+    uri: &str,
+    deadline: Instant,
+) -> Result<Known, SourceError> {
+    match source.get(uri, deadline).await {
+        Ok(Ok(entry)) => Ok(Known::Entry(Arc::new(entry))),
+        Ok(Err(declined)) => Ok(Known::Declined(Arc::new(declined))),
+        Err(e) if e.is_unknown() => Ok(Known::Withdrawn),
+        Err(e) => Err(e),
+    }
+}
+
+/// A file that may be read, as the entries in force describe it.
+struct File {
+    key: Key,
+    expected: Expected,
+    from: From,
+    /// The entries that reading it loads.
+    loads: Vec<Arc<Entry>>,
+    claims: Vec<Claim>,
+}
+
 /// What an inode is, under the entries in force.
 enum Resolved {
     Text(Verified),
-    File {
-        key: Key,
-        expected: Expected,
-        claims: Vec<Claim>,
-    },
+    File(File),
     Disputed(Vec<Claim>),
 }
 

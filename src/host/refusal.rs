@@ -1,7 +1,6 @@
 //! Reads that were refused, and why: what a reader gets as an errno, an agent and a person find
 //! here with what was expected, what was found and what to do.
 
-use crate::domain::manifest::Reason;
 use crate::domain::skill::Claim;
 use crate::domain::text::printable;
 use crate::domain::verify::Mismatch;
@@ -77,9 +76,63 @@ impl Refusal {
     }
 
     /// A file of a declined skill.
-    pub(super) fn declined(path: &str, uri: &str, reason: &Reason) -> Self {
-        let next = "the server's author must mend the entry";
-        Self::new(path, uri, ReadError::Denied, &reason.to_string(), next)
+    pub(super) fn declined(path: &str, uri: &str, reason: &str) -> Self {
+        Self::new(
+            path,
+            uri,
+            ReadError::Denied,
+            reason,
+            "the server's author must mend the entry",
+        )
+    }
+
+    /// A file that waits for the user's approval.
+    pub(super) fn not_approved(path: &str, uri: &str, _: &str) -> Self {
+        let next = format!(
+            "the user may run: mount-skills approve {}",
+            skill_of(path, uri)
+        );
+        Self::new(
+            path,
+            uri,
+            ReadError::Denied,
+            "not approved: this mount asks for an approval of each skill",
+            &next,
+        )
+    }
+
+    /// A file whose skill changed after it was approved.
+    pub(super) fn lapsed(path: &str, uri: &str, _: &str) -> Self {
+        let skill = skill_of(path, uri);
+        let next = format!(
+            "the user may look at it with: mount-skills diff {skill}, and then run: mount-skills approve {skill}"
+        );
+        Self::new(
+            path,
+            uri,
+            ReadError::Stale,
+            "the skill changed after it was approved; the approval has ended",
+            &next,
+        )
+    }
+
+    /// A file whose skill the user took away.
+    pub(super) fn revoked(path: &str, uri: &str, _: &str) -> Self {
+        let next = format!(
+            "the user may allow it again: mount-skills approve {}",
+            skill_of(path, uri)
+        );
+        Self::new(path, uri, ReadError::Denied, "revoked by the user", &next)
+    }
+
+    /// A file that is not cached, of a held skill that changed.
+    pub(super) fn held(path: &str, uri: &str) -> Self {
+        let next = format!(
+            "run: mount-skills refresh {}, then read SKILL.md again",
+            skill_of(path, uri)
+        );
+        let reason = "the skill changed on its server after it was loaded, and this file was not read before that";
+        Self::new(path, uri, ReadError::Stale, reason, &next)
     }
 
     /// The server did not answer.
@@ -146,6 +199,18 @@ impl Refusal {
         let next = "the server's author must mend it: entry and content do not fit";
         Self::new(path, uri, ReadError::Contradiction, reason, next)
     }
+}
+
+/// The name on the command line of the skill a file most likely belongs to: its path is the
+/// mount's, and a skill's name is where its SKILL.md lies.
+fn skill_of<'a>(path: &'a str, uri: &str) -> &'a str {
+    let own = uri.ends_with("/SKILL.md");
+    let cut = if own {
+        path.rsplit_once('/').map(|(dir, _)| dir)
+    } else {
+        None
+    };
+    cut.unwrap_or(path)
 }
 
 /// The latest refusals of each server, one a file and error.

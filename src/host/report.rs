@@ -6,8 +6,9 @@
 
 use super::refusal::Refusal;
 use super::{Host, ListingNow, Now, Slot};
+use crate::domain::diff::Diff;
 use crate::domain::digest::Digest;
-use crate::domain::manifest::Entry;
+use crate::domain::skill::{Approval, Consent, Hold, Policy, Skill, Standing};
 use crate::domain::text::printable;
 use crate::domain::tree::{Branch, View};
 use crate::domain::verify::{Expected, Untrusted, Verified, verify};
@@ -31,6 +32,10 @@ pub struct Status {
     pub mountpoint: String,
     /// When it started, in seconds since the epoch.
     pub started: u64,
+    /// When windows open and how they end: `release`, `reload` or `none`.
+    pub hold: String,
+    /// What it takes to read: `server` or `each`.
+    pub approval: String,
     /// Its servers, in the order they were given.
     pub servers: Vec<ServerStatus>,
     /// The disk cache; none if it cannot be used.
@@ -98,8 +103,15 @@ pub struct SkillStatus {
     pub name: String,
     /// What it says of itself.
     pub description: String,
-    /// `listed`: it can be read, under the newest entry.
+    /// `listed`, `held`, `changed`, `changed (withdrawn)`, `needs-approval`,
+    /// `changed, needs-approval` or `revoked`.
     pub state: String,
+    /// Why its content cannot all be read, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next: Option<String>,
+    /// What the server publishes now, against what is in force.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub changes: Option<Diff>,
     /// Files, SKILL.md included.
     pub files: usize,
     /// Bytes of all files.
@@ -109,6 +121,13 @@ pub struct SkillStatus {
     /// The skill it lies in, if it is nested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nested_in: Option<String>,
+    /// `needs-consent` for a nested skill that nobody approved as one of its own: it is
+    /// supporting content of the outer one until then (HR-102).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub activation: Option<String>,
+    /// What the user approved beyond reading it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub approved: Option<String>,
     /// Tools that its frontmatter asks for; none is granted by that (HR-100).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_tools: Option<String>,
@@ -143,7 +162,7 @@ impl Host {
                 };
                 let refused = self.refusals.lock().of(slot);
                 let connection = s.source.get().map(|source| source.figures());
-                server_status(s, branch, refused, connection)
+                server_status(s, branch, refused, connection, self.policy)
             })
             .collect();
         Status {
@@ -154,6 +173,8 @@ impl Host {
                 .started
                 .duration_since(std::time::UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
+            hold: hold_name(self.policy.hold).into(),
+            approval: approval_name(self.policy.approval).into(),
             servers,
             cache: self.cache.as_ref().map(|c| c.figures()),
             upcalls: BTreeMap::new(),
@@ -166,6 +187,7 @@ fn server_status(
     branch: Option<&Branch>,
     refused: Vec<Refusal>,
     connection: Option<Figures>,
+    policy: Policy,
 ) -> ServerStatus {
     let label = slot.server.label.as_str();
     let connection = connection.map(|c| Figures {
@@ -201,7 +223,6 @@ fn server_status(
         let (a, b) = (printable(a, TEXT), printable(b, TEXT));
         format!("{a:?} and {b:?} differ only by letter case or Unicode form")
     }));
-    let entries = branch.map(Branch::entries).unwrap_or_default();
     ServerStatus {
         label: label.into(),
         target: printable(&slot.server.shown, TEXT),
@@ -218,7 +239,9 @@ fn server_status(
         warnings,
         listing: listing.into(),
         listing_reason,
-        skills: skills(label, entries),
+        skills: branch
+            .map(|b| skills(label, b, &now, policy))
+            .unwrap_or_default(),
         declined: branch
             .map(Branch::declined)
             .unwrap_or_default()
@@ -249,12 +272,32 @@ fn listing(now: &Now) -> (&'static str, Option<String>) {
     }
 }
 
-fn skills(label: &str, entries: &[std::sync::Arc<Entry>]) -> Vec<SkillStatus> {
-    let dirs: BTreeMap<&str, &Entry> = entries.iter().map(|e| (e.dir.as_str(), &**e)).collect();
-    dirs.values()
-        .map(|e| {
+/// The name of a hold rule on the command line.
+pub fn hold_name(hold: Hold) -> &'static str {
+    match hold {
+        Hold::Release => "release",
+        Hold::Reload => "reload",
+        Hold::None => "none",
+    }
+}
+
+/// The name of an approval rule on the command line.
+pub fn approval_name(approval: Approval) -> &'static str {
+    match approval {
+        Approval::Server => "server",
+        Approval::Each => "each",
+    }
+}
+
+fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillStatus> {
+    let by_dir: BTreeMap<&str, _> = branch.skills().map(|s| (s.entry.dir.as_str(), s)).collect();
+    by_dir
+        .values()
+        .filter_map(|shown| {
+            let e = &shown.entry;
+            let skill = now.skills.get(&e.uri)?;
             let above = std::iter::successors(e.dir.parent(), |d| d.parent());
-            let outer = above.filter_map(|d| dirs.get(d.as_str())).next();
+            let outer = above.filter_map(|d| by_dir.get(d.as_str())).next();
             let tools = e
                 .frontmatter
                 .map
@@ -263,21 +306,55 @@ fn skills(label: &str, entries: &[std::sync::Arc<Entry>]) -> Vec<SkillStatus> {
                     Some(text) => printable(text, TEXT),
                     None => printable(&v.to_string(), TEXT),
                 });
-            SkillStatus {
-                path: printable(&format!("{label}/{}", e.dir), TEXT),
+            let path = printable(&format!("{label}/{}", e.dir), TEXT);
+            let newest = skill.newest().filter(|newest| *newest != e);
+            Some(SkillStatus {
+                next: next_step(skill, policy, &path),
+                path,
                 uri: printable(&e.uri, TEXT),
                 name: printable(e.name(), 255),
                 description: printable(e.description(), DESCRIPTION),
-                state: "listed".into(),
+                state: skill.state(policy).into(),
+                changes: newest.map(|newest| Diff::between(e, newest).map(|p| printable(p, TEXT))),
                 files: e.files().len(),
                 bytes: e.files().iter().map(|f| f.size).sum(),
                 set: e.set().map(|s| s.to_string()).unwrap_or_default(),
-                nested_in: outer.map(|o| printable(&format!("{label}/{}", o.dir), TEXT)),
+                nested_in: outer.map(|o| printable(&format!("{label}/{}", o.entry.dir), TEXT)),
+                activation: (outer.is_some() && shown.consent == Consent::Missing)
+                    .then(|| "needs-consent".into()),
+                approved: approved(skill, policy).map(Into::into),
                 requested_tools: tools,
                 warnings: e.warnings(),
-            }
+            })
         })
         .collect()
+}
+
+/// What a skill is approved for by a verdict of its own.
+fn approved(skill: &Skill, policy: Policy) -> Option<&'static str> {
+    let shown = skill.shown(policy)?;
+    match (shown.consent, skill.may_execute(policy)) {
+        (Consent::Missing, _) => None,
+        (Consent::Given, false) => Some("read"),
+        (Consent::Given, true) => Some("read and execute"),
+    }
+}
+
+/// What to do about a skill that cannot be read, or not all of it.
+fn next_step(skill: &Skill, policy: Policy, path: &str) -> Option<String> {
+    let shown = skill.shown(policy)?;
+    let skill_changed = skill.is_changed();
+    Some(match shown.standing {
+        Standing::NotApproved => format!("the user may run: mount-skills approve {path}"),
+        Standing::Revoked => format!("the user may allow it again: mount-skills approve {path}"),
+        Standing::Lapsed => {
+            format!("the user may run: mount-skills diff {path}, then: mount-skills approve {path}")
+        }
+        Standing::Open if skill_changed => {
+            format!("run: mount-skills refresh {path}, then read SKILL.md again")
+        }
+        Standing::Open => return None,
+    })
 }
 
 /// "12 skills", "1 skill, 2 declined".
@@ -342,9 +419,6 @@ fn catalog(status: &Status) -> serde_json::Value {
                 if let Some(map) = value.as_object_mut() {
                     map.insert("server".into(), server.label.clone().into());
                     map.insert("granted_tools".into(), serde_json::json!([]));
-                    if skill.nested_in.is_some() {
-                        map.insert("activation".into(), "needs-consent".into());
-                    }
                 }
                 value
             })
@@ -392,8 +466,11 @@ fn readme(status: &Status) -> String {
          - `.mount-skills/catalog.json`: all skills with server, path and description.\n\
          - `.mount-skills/LABEL/status.json`: the server's state, what was declined or refused, \
          and why.\n\n\
-         A read that fails says why in the status: EACCES declined, EIO the server contradicts \
-         itself, ESTALE the skill changed (look again), ETIMEDOUT no answer in time, EHOSTDOWN \
-         not reachable and not cached, EAGAIN still starting.\n"
+         A skill that was read is held: it does not change under its reader. When its server \
+         changes it meanwhile, its state is `changed`; `mount-skills refresh LABEL/SKILL` moves \
+         on, then read its SKILL.md again.\n\n\
+         A read that fails says why in the status: EACCES declined or not approved, EIO the \
+         server contradicts itself, ESTALE the skill changed, ETIMEDOUT no answer in time, \
+         EHOSTDOWN not reachable and not cached, EAGAIN still starting.\n"
     )
 }

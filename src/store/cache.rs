@@ -231,6 +231,11 @@ impl Shelf {
     }
 }
 
+/// Removes all blobs of a label, for every identity it ever had (HR-86).
+pub fn forget(dir: &Path, label: &Label) -> io::Result<u64> {
+    super::private::remove_label(&dir.join("mount-skills").join("v1"), label)
+}
+
 fn place(digest: Digest) -> (String, String) {
     let hex = digest.hex();
     (hex.chars().take(2).collect(), hex)

@@ -1,5 +1,6 @@
 //! Directories and files that only this user can reach.
 
+use crate::domain::name::Label;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -201,6 +202,15 @@ impl PrivateDir {
         }
     }
 
+    /// Takes turns with other daemons: waits for an exclusive lock on a file in this directory,
+    /// which is held until the result is dropped.
+    pub fn lock(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::flock(&fd, rustix::fs::FlockOperation::LockExclusive)?;
+        Ok(fd)
+    }
+
     /// Removes what writers that are no longer alive left behind.
     pub fn sweep(&self) {
         for (name, _) in self.names().unwrap_or_default() {
@@ -215,6 +225,30 @@ impl PrivateDir {
             }
         }
     }
+}
+
+/// Removes the directories `<label>-<identity>` below a directory of ours, for every identity;
+/// how many there were.
+pub(super) fn remove_label(root: &Path, label: &Label) -> io::Result<u64> {
+    let mut count = 0;
+    let names = match std::fs::read_dir(root) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+        other => other?,
+    };
+    for entry in names {
+        let entry = entry?;
+        let name = entry.file_name();
+        let identity = name
+            .to_str()
+            .and_then(|n| n.strip_prefix(label.as_str())?.strip_prefix('-'));
+        // Labels may hold hyphens: only what follows the label as an identity is one.
+        let is_identity = |i: &str| !i.is_empty() && i.bytes().all(|b| b.is_ascii_alphanumeric());
+        if identity.is_some_and(is_identity) {
+            std::fs::remove_dir_all(entry.path())?;
+            count += 1;
+        }
+    }
+    Ok(count)
 }
 
 const TEMP: &str = ".tmp-";

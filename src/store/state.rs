@@ -1,21 +1,31 @@
-//! The state of one server between runs: its last listing, and when each file was first seen.
+//! The state of one server between runs: its last listing, the open windows, the user's
+//! verdicts.
 //!
-//! A state file is one line with the digest of the rest, then JSON. It is written whole, and
-//! checked whole when loaded: a damaged, truncated or swapped file counts as absent, loudly
-//! (HR-76); it never makes anything readable that the server does not list.
+//! A state file is one line with the digest of the rest, then JSON that names the label and the
+//! identity it belongs to. It is written whole, and checked whole when loaded: a damaged,
+//! truncated or swapped file counts as absent, loudly (HR-76). Damage never makes anything
+//! readable: no window, no approval.
+//!
+//! Windows belong to a mount, so each mount point has its own journal. Verdicts belong to the
+//! server: daemons that share them take turns under a lock, and change only what they changed.
 
 use super::private::{PrivateDir, Unsafe};
 use crate::domain::digest::Digest;
-use crate::domain::manifest::Entry;
+use crate::domain::manifest::{Entry, SetId};
 use crate::domain::name::Label;
+use crate::domain::skill::{Scope, Verdict};
 use crate::domain::tree::Seen;
 use rustix::fs::Mode;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 const LISTING: &str = "listing.json";
+const VERDICTS: &str = "verdicts.json";
+const LOCK: &str = "lock";
 const VERSION: u32 = 1;
 /// At most this many bytes are read of a state file: what a listing may have on the wire.
 const MAX_STATE: u64 = 512 << 20;
@@ -26,54 +36,108 @@ pub struct State {
     dir: PrivateDir,
     label: Label,
     identity: String,
+    windows: String,
+}
+
+/// What an earlier run left.
+#[derive(Debug, Default)]
+pub struct Stored {
+    /// The last listing; none if none was ever seen.
+    pub listing: Option<StoredListing>,
+    /// The entries of windows that were open when the daemon died.
+    pub held: Vec<Arc<Entry>>,
+    /// The user's verdicts, by URI.
+    pub verdicts: Verdicts,
 }
 
 /// The last listing of a server, as an earlier run saw it.
-#[derive(Debug, Default)]
-pub struct Stored {
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct StoredListing {
     /// Its valid entries.
     pub entries: Vec<Arc<Entry>>,
+    /// The skills that were named by their URI.
+    pub named: BTreeSet<Arc<str>>,
     /// When each digest was first seen.
     pub seen: Seen,
 }
 
+/// Verdicts by the URI of the skill.
+pub type Verdicts = BTreeMap<Arc<str>, Verdict>;
+
+/// What surrounds the content of each file.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct Record<T> {
     version: u32,
     label: String,
     identity: String,
+    content: T,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListingContent {
     entries: Vec<serde_json::Value>,
+    named: Vec<String>,
     seen: Vec<(String, String, u64)>,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum VerdictContent {
+    Approved { set: SetId, scope: Scope },
+    Lapsed,
+    Revoked,
+}
+
 impl State {
-    /// Opens `<dir>/mount-skills/v1/<label>-<identity>`.
-    pub fn open(dir: &Path, label: &Label, identity: &str) -> Result<Self, Unsafe> {
+    /// Opens `<dir>/mount-skills/v1/<label>-<identity>`, for a mount at this place.
+    pub fn open(
+        dir: &Path,
+        label: &Label,
+        identity: &str,
+        mountpoint: &Path,
+    ) -> Result<Self, Unsafe> {
         let root = PrivateDir::open(&dir.join("mount-skills").join("v1"))?;
         let dir = root.child(&format!("{label}-{identity}"))?;
         dir.sweep();
+        let place = Digest::of(mountpoint.as_os_str().as_encoded_bytes()).hex();
+        let place: String = place.chars().take(16).collect();
+        let windows = format!("windows-{place}.json");
         Ok(Self {
             dir,
             label: label.clone(),
             identity: identity.to_owned(),
+            windows,
         })
     }
 
-    /// The stored listing; none if there is none or it is damaged. Blocks on the disk.
-    pub fn load(&self) -> Option<Stored> {
-        let bytes = match self.dir.read(LISTING, MAX_STATE) {
+    /// All that an earlier run left. Blocks on the disk.
+    pub fn load(&self) -> Stored {
+        Stored {
+            listing: self.read(LISTING, decode_listing),
+            held: self.read(&self.windows, decode_entries).unwrap_or_default(),
+            verdicts: self.read(VERDICTS, decode_verdicts).unwrap_or_default(),
+        }
+    }
+
+    /// Reads one file; none if it is not there or damaged.
+    fn read<T: DeserializeOwned, R>(
+        &self,
+        name: &str,
+        decode: impl FnOnce(T) -> Result<R, String>,
+    ) -> Option<R> {
+        let bytes = match self.dir.read(name, MAX_STATE) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(e) => {
-                tracing::warn!("{}: the stored listing cannot be read: {e}", self.label);
+                tracing::warn!("{}: {name} in the state cannot be read: {e}", self.label);
                 return None;
             }
         };
-        match self.decode(&bytes) {
-            Ok(stored) => Some(stored),
+        match self.open_record(&bytes).and_then(decode) {
+            Ok(content) => Some(content),
             Err(why) => {
                 tracing::warn!(
-                    "{}: the stored listing is damaged ({why}); ignored",
+                    "{}: {name} in the state is damaged ({why}); ignored",
                     self.label
                 );
                 None
@@ -81,13 +145,13 @@ impl State {
         }
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<Stored, String> {
+    fn open_record<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, String> {
         let text = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
         let (head, body) = text.split_once('\n').ok_or("it has no digest line")?;
         if head != Digest::of(body.as_bytes()).to_string() {
             return Err("its digest differs".into());
         }
-        let record: Record = serde_json::from_str(body).map_err(|e| e.to_string())?;
+        let record: Record<T> = serde_json::from_str(body).map_err(|e| e.to_string())?;
         if record.version != VERSION {
             return Err(format!(
                 "it has version {}, this program reads {VERSION}",
@@ -97,49 +161,118 @@ impl State {
         if record.label != self.label.as_str() || record.identity != self.identity {
             return Err("it belongs to another server".into());
         }
-        let entries = record
-            .entries
-            .iter()
-            .map(|v| {
-                Entry::parse(v)
-                    .map(Arc::new)
-                    .map_err(|d| d.reason.to_string())
-            })
-            .collect::<Result<_, _>>()?;
-        let seen = record
-            .seen
-            .into_iter()
-            .map(|(uri, digest, at)| {
-                Ok((
-                    uri.into(),
-                    (Digest::parse(&digest).map_err(|e| e.to_string())?, at),
-                ))
-            })
-            .collect::<Result<_, String>>()?;
-        Ok(Stored { entries, seen })
+        Ok(record.content)
+    }
+
+    fn write<T: Serialize>(&self, name: &str, content: T) -> io::Result<()> {
+        self.dir.check().map_err(io::Error::other)?;
+        let (label, identity) = (self.label.to_string(), self.identity.clone());
+        let record = Record {
+            version: VERSION,
+            label,
+            identity,
+            content,
+        };
+        let body = serde_json::to_string(&record)?;
+        let text = format!("{}\n{body}", Digest::of(body.as_bytes()));
+        self.dir
+            .write(name, Mode::RUSR | Mode::WUSR, text.as_bytes())
     }
 
     /// Keeps a listing for the next run. Blocks on the disk.
     ///
     /// # Errors
     /// The listing that was there before stays.
-    pub fn save(&self, entries: &[Arc<Entry>], seen: &Seen) -> io::Result<()> {
-        self.dir.check().map_err(io::Error::other)?;
-        let record = Record {
-            version: VERSION,
-            label: self.label.to_string(),
-            identity: self.identity.clone(),
-            entries: entries.iter().map(|e| e.to_json()).collect(),
-            seen: seen
-                .iter()
-                .map(|(uri, (d, at))| (uri.to_string(), d.to_string(), *at))
-                .collect(),
-        };
-        let body = serde_json::to_string(&record)?;
-        let text = format!("{}\n{body}", Digest::of(body.as_bytes()));
-        self.dir
-            .write(LISTING, Mode::RUSR | Mode::WUSR, text.as_bytes())
+    pub fn save_listing(&self, listing: &StoredListing) -> io::Result<()> {
+        let seen = listing.seen.iter();
+        self.write(
+            LISTING,
+            ListingContent {
+                entries: listing.entries.iter().map(|e| e.to_json()).collect(),
+                named: listing.named.iter().map(|uri| uri.to_string()).collect(),
+                seen: seen
+                    .map(|(uri, (d, at))| (uri.to_string(), d.to_string(), *at))
+                    .collect(),
+            },
+        )
     }
+
+    /// Journals the entries of the open windows, so that they outlive the daemon's death
+    /// (HR-72); none ends them. Blocks on the disk.
+    pub fn save_windows(&self, held: &[Arc<Entry>]) -> io::Result<()> {
+        if held.is_empty() {
+            return match self.dir.remove(&self.windows) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            };
+        }
+        self.write(
+            &self.windows,
+            held.iter().map(|e| e.to_json()).collect::<Vec<_>>(),
+        )
+    }
+
+    /// Changes some verdicts, and no others that another daemon may have changed meanwhile.
+    /// Blocks on the disk.
+    pub fn save_verdicts(&self, changed: &Verdicts) -> io::Result<()> {
+        let _turn = self.dir.lock(LOCK)?;
+        let mut all: Verdicts = self.read(VERDICTS, decode_verdicts).unwrap_or_default();
+        all.extend(
+            changed
+                .iter()
+                .map(|(uri, verdict)| (Arc::clone(uri), *verdict)),
+        );
+        let content: BTreeMap<&str, VerdictContent> = all
+            .iter()
+            .map(|(uri, verdict)| {
+                let content = match *verdict {
+                    Verdict::Approved(set, scope) => VerdictContent::Approved { set, scope },
+                    Verdict::Lapsed => VerdictContent::Lapsed,
+                    Verdict::Revoked => VerdictContent::Revoked,
+                };
+                (&**uri, content)
+            })
+            .collect();
+        self.write(VERDICTS, content)
+    }
+}
+
+fn decode_entries(entries: Vec<serde_json::Value>) -> Result<Vec<Arc<Entry>>, String> {
+    let entry = |v| {
+        Entry::parse(v)
+            .map(Arc::new)
+            .map_err(|d| d.reason.to_string())
+    };
+    entries.iter().map(entry).collect()
+}
+
+fn decode_listing(content: ListingContent) -> Result<StoredListing, String> {
+    let digest = |text: &str| Digest::parse(text).map_err(|e| e.to_string());
+    let seen = content.seen.into_iter();
+    Ok(StoredListing {
+        entries: decode_entries(content.entries)?,
+        named: content.named.into_iter().map(Into::into).collect(),
+        seen: seen
+            .map(|(uri, d, at)| Ok((uri.into(), (digest(&d)?, at))))
+            .collect::<Result<_, String>>()?,
+    })
+}
+
+fn decode_verdicts(content: BTreeMap<String, VerdictContent>) -> Result<Verdicts, String> {
+    let verdict = |content| match content {
+        VerdictContent::Approved { set, scope } => Verdict::Approved(set, scope),
+        VerdictContent::Lapsed => Verdict::Lapsed,
+        VerdictContent::Revoked => Verdict::Revoked,
+    };
+    Ok(content
+        .into_iter()
+        .map(|(uri, c)| (uri.into(), verdict(c)))
+        .collect())
+}
+
+/// Removes all that is kept of a label in the state, for every identity it ever had (HR-86).
+pub fn forget(dir: &Path, label: &Label) -> io::Result<u64> {
+    super::private::remove_label(&dir.join("mount-skills").join("v1"), label)
 }
 
 #[cfg(test)]
@@ -147,8 +280,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn stored(dir: &Path, label: &str, identity: &str) -> State {
-        State::open(dir, &label.parse().unwrap(), identity).unwrap()
+    fn state(dir: &Path, label: &str, identity: &str) -> State {
+        State::open(dir, &label.parse().unwrap(), identity, Path::new("/m")).unwrap()
     }
 
     fn entry() -> Arc<Entry> {
@@ -160,29 +293,92 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_survives_and_damage_makes_it_absent() {
+    fn what_was_saved_comes_back() {
         let tmp = tempfile::tempdir().unwrap();
-        let state = stored(tmp.path(), "a", "id");
-        assert!(state.load().is_none());
-        let seen: Seen = [("skill://s/SKILL.md".into(), (Digest::of(b"x"), 7))].into();
-        state.save(&[entry()], &seen).unwrap();
-        let back = state.load().unwrap();
-        assert_eq!((back.entries, back.seen), (vec![entry()], seen));
+        let s = state(tmp.path(), "a", "id");
+        assert!(s.load().listing.is_none());
+        let listing = StoredListing {
+            entries: vec![entry()],
+            named: [Arc::from("skill://s/SKILL.md")].into(),
+            seen: [("skill://s/SKILL.md".into(), (Digest::of(b"x"), 7))].into(),
+        };
+        s.save_listing(&listing).unwrap();
+        s.save_windows(&[entry()]).unwrap();
+        let set = entry().set().unwrap();
+        let approved = Verdict::Approved(set, Scope::ReadAndExecute);
+        s.save_verdicts(&[("a".into(), approved), ("b".into(), Verdict::Lapsed)].into())
+            .unwrap();
+        s.save_verdicts(&[("b".into(), Verdict::Revoked)].into())
+            .unwrap();
+        let back = s.load();
+        assert_eq!(back.listing, Some(listing));
+        assert_eq!(back.held, [entry()]);
+        assert_eq!(
+            back.verdicts,
+            [("a".into(), approved), ("b".into(), Verdict::Revoked)].into()
+        );
+        let elsewhere =
+            State::open(tmp.path(), &"a".parse().unwrap(), "id", Path::new("/n")).unwrap();
+        assert!(
+            elsewhere.load().held.is_empty(),
+            "windows belong to a mount"
+        );
+        s.save_windows(&[]).unwrap();
+        s.save_windows(&[]).unwrap();
+        assert!(s.load().held.is_empty());
+        assert_eq!(forget(tmp.path(), &"a".parse().unwrap()).unwrap(), 1);
+        assert!(!tmp.path().join("mount-skills/v1/a-id").exists());
+    }
 
-        let file = tmp.path().join("mount-skills/v1/a-id/listing.json");
-        let good = std::fs::read(&file).unwrap();
-        for at in [0, 10, 80, good.len() / 2, good.len() - 2] {
-            let mut bad = good.clone();
-            bad[at] ^= 1;
-            std::fs::write(&file, &bad).unwrap();
-            assert!(state.load().is_none(), "a flipped byte at {at}");
-            std::fs::write(&file, &good[..at]).unwrap();
-            assert!(state.load().is_none(), "cut at {at}");
+    #[test]
+    fn hr_76_damage_never_holds_or_approves() {
+        let tmp = tempfile::tempdir().unwrap();
+        let s = state(tmp.path(), "a", "id");
+        let set = entry().set().unwrap();
+        s.save_listing(&StoredListing {
+            entries: vec![entry()],
+            ..Default::default()
+        })
+        .unwrap();
+        s.save_windows(&[entry()]).unwrap();
+        s.save_verdicts(&[("u".into(), Verdict::Approved(set, Scope::Read))].into())
+            .unwrap();
+        let dir = tmp.path().join("mount-skills/v1/a-id");
+        let files: Vec<_> = std::fs::read_dir(&dir)
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
+        let other = state(tmp.path(), "b", "id");
+        let empty = |s: &State| {
+            let back = s.load();
+            [
+                back.listing.is_none(),
+                back.held.is_empty(),
+                back.verdicts.is_empty(),
+            ]
+        };
+        let mut seen = 0;
+        for file in files
+            .iter()
+            .filter(|f| f.extension().is_some_and(|e| e == "json"))
+        {
+            seen += 1;
+            let good = std::fs::read(file).unwrap();
+            let name = file.file_name().unwrap();
+            let count = |e: [bool; 3]| e.iter().filter(|b| **b).count();
+            for at in [0, 10, 80, good.len() / 2, good.len() - 2] {
+                let mut bad = good.clone();
+                bad[at] ^= 1;
+                std::fs::write(file, &bad).unwrap();
+                assert_eq!(count(empty(&s)), 1, "{name:?}: a flipped byte at {at}");
+                std::fs::write(file, &good[..at]).unwrap();
+                assert_eq!(count(empty(&s)), 1, "{name:?}: cut at {at}");
+            }
+            std::fs::write(file, &good).unwrap();
+            assert_eq!(count(empty(&s)), 0);
+            std::fs::copy(file, tmp.path().join("mount-skills/v1/b-id").join(name)).unwrap();
         }
-        std::fs::write(&file, &good).unwrap();
-        assert!(state.load().is_some());
-        let other = stored(tmp.path(), "b", "id");
-        std::fs::copy(&file, tmp.path().join("mount-skills/v1/b-id/listing.json")).unwrap();
-        assert!(other.load().is_none(), "swapped between labels");
+        assert_eq!(seen, 3);
+        assert_eq!(empty(&other), [true; 3], "swapped between labels");
     }
 }
