@@ -2,7 +2,8 @@
 
 pub mod print;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -12,18 +13,25 @@ use std::path::PathBuf;
 #[command(
     version,
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     after_help = "Examples:\n  \
         mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
-        mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills\n  \
+        mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
+        mount-skills run --server mine=./my-skills -- my-agent --skills-from-env\n  \
         cat ~/skills/docs/pdf-processing/SKILL.md\n  \
         mount-skills status\n  \
-        mount-skills unmount"
+        mount-skills unmount\n\n\
+        Skills are named LABEL/SKILL-PATH, as in the mount; a path below the mount works too.\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the skill moved meanwhile.\n\
+        MOUNT_SKILLS_LOG sets the log level of stderr: error, warn (default), info, debug."
 )]
 pub struct Cli {
     /// What to mount.
     #[command(flatten)]
     pub mount: MountArgs,
+    /// The mount that a command is about: its mount point or a path below it. Not needed if only
+    /// one is running.
+    #[arg(long = "mount", value_name = "PATH", global = true)]
+    pub at: Option<PathBuf>,
     /// What else to do.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -32,30 +40,73 @@ pub struct Cli {
 /// The arguments of a mount.
 #[derive(Debug, Args)]
 pub struct MountArgs {
-    /// A server and your name for it. TARGET is a command line (run without a shell), an http(s)
-    /// URL, or a directory of skills. May be given more than once.
-    #[arg(
-        long = "server",
-        short = 's',
-        value_name = "LABEL=TARGET",
-        required = true
-    )]
-    pub servers: Vec<String>,
-    /// Where to mount; made if it is missing.
+    /// The servers and the rules.
+    #[command(flatten)]
+    pub servers: ServerArgs,
+    /// Where to mount; made if it is missing. The default is for root; others choose a place of
+    /// their own, such as ~/skills.
     #[arg(default_value = "/mnt/skills")]
     pub mountpoint: PathBuf,
+}
+
+/// The servers, and the rules under which their skills are read.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// A server and your name for it. TARGET is a command line (run without a shell), an http(s)
+    /// URL, or a directory of skills. May be given more than once.
+    #[arg(long = "server", short = 's', value_name = "LABEL=TARGET")]
+    pub servers: Vec<String>,
+    /// A skill that its server does not list, by the URI of its SKILL.md. May be given more than
+    /// once.
+    #[arg(long = "skill", value_name = "LABEL=URI")]
+    pub skills: Vec<String>,
+    /// What it takes to read a skill: naming its server, or an approval of each skill's exact set.
+    #[arg(long, value_enum, default_value_t)]
+    pub approval: ApprovalArg,
+    /// What ends the window in which a skill that was read does not change.
+    #[arg(long, value_enum, default_value_t)]
+    pub hold: HoldArg,
+    /// Read exactly the sets that `mount-skills lock` wrote to this file, and nothing else.
+    #[arg(long, value_name = "FILE", conflicts_with = "approval")]
+    pub locked: Option<PathBuf>,
+    /// Forget the windows that a killed daemon left open.
+    #[arg(long)]
+    pub new_session: bool,
     /// How long a read may wait for a server, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub timeout: f64,
     /// How long a server may take to start, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     pub start_timeout: f64,
-    /// Where to keep checked files [default: $XDG_CACHE_HOME or ~/.cache].
+    /// Where to keep checked files, in mount-skills/v1 below it [default: $XDG_CACHE_HOME or
+    /// ~/.cache].
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// The size at which the oldest kept files are removed, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = crate::store::cache::DEFAULT_CAP >> 20)]
+    /// The size at which the least recently used kept files are removed, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub cache_size: u64,
+}
+
+/// What it takes to read a skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum ApprovalArg {
+    /// Naming the server.
+    #[default]
+    Server,
+    /// An approval of each skill.
+    Each,
+}
+
+/// What ends a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum HoldArg {
+    /// `refresh` or `release`.
+    #[default]
+    Release,
+    /// Also reading the SKILL.md of the changed skill again: for a mount that serves one agent.
+    Reload,
+    /// There are no windows: for people who browse.
+    None,
 }
 
 /// Seconds that make a sensible deadline.
@@ -66,16 +117,127 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "give an address and a port, such as 127.0.0.1:8080".into())
+}
+
 /// The other things to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Mount in a private place, run a command with MOUNT_SKILLS set to it, unmount; exits with
+    /// the command's exit code.
+    Run {
+        /// The servers and the rules.
+        #[command(flatten)]
+        servers: ServerArgs,
+        /// Where to mount instead.
+        #[arg(long, value_name = "DIR")]
+        at: Option<PathBuf>,
+        /// The command and its arguments.
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
     /// List the skills of a running mount.
-    List(AskArgs),
-    /// Show what a running mount is doing: servers, declined skills, refused reads and why.
-    Status(AskArgs),
+    List {
+        /// Only this server.
+        label: Option<String>,
+        /// How to print them; markdown and xml are for a prompt.
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+        /// The same as --format json.
+        #[arg(long, conflicts_with = "format")]
+        json: bool,
+        /// Print at most this many characters of markdown or xml; what is left out is counted.
+        #[arg(long, value_name = "N")]
+        max_chars: Option<usize>,
+    },
+    /// Show what a running mount is doing, or why a path reads or does not.
+    Status {
+        /// A label, a skill, or a path below the mount point.
+        what: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a skill's file without loading the skill.
+    Show {
+        /// The skill.
+        skill: String,
+        /// The file below it.
+        #[arg(default_value = "SKILL.md")]
+        file: String,
+        /// Print JSON, the content as base64.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what the server publishes now against what is in force.
+    Diff {
+        /// The skill.
+        skill: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a skill's set and approve it, after asking.
+    Approve {
+        /// The skill.
+        skill: String,
+        /// Approve this set without asking; it must be the one that is published.
+        #[arg(long, value_name = "sha256:…")]
+        set: Option<String>,
+        /// Approve also the execution of what the skill says, for `gate`.
+        #[arg(long)]
+        exec: bool,
+    },
+    /// Take a skill away from readers, open files included.
+    Revoke {
+        /// The skill.
+        skill: String,
+    },
+    /// Ask the server anew and move on to what it publishes: a skill, or all of a server.
+    Refresh {
+        /// A skill or a label.
+        target: String,
+    },
+    /// End the window of a skill, or of all skills of a server.
+    Release {
+        /// A skill or a label.
+        target: String,
+    },
+    /// Add a skill that its server does not list.
+    Add {
+        /// The server.
+        label: String,
+        /// The URI of its SKILL.md.
+        uri: String,
+    },
+    /// Succeed only if the execution of what the skill at a path says was approved, for its set
+    /// in force: for agent runtimes.
+    Gate {
+        /// A path of the skill.
+        path: String,
+    },
+    /// Print every skill with the set in force, for --locked.
+    Lock {
+        /// Compare with this file instead; exits with 3 if anything differs.
+        #[arg(long, value_name = "FILE")]
+        check: Option<PathBuf>,
+    },
+    /// Remove all that is kept of a server: cached files, approvals, windows, its listing.
+    Forget {
+        /// The label.
+        label: String,
+    },
+    /// Look after the cached files.
+    Cache {
+        /// What to do.
+        #[command(subcommand)]
+        what: CacheCommand,
+    },
     /// End a running mount. Ending one that is not there is no error.
     Unmount {
-        /// Its mount point; not needed if only one is running.
+        /// Its mount point, or a path below it; not needed if only one is running.
         mountpoint: Option<PathBuf>,
     },
     /// Serve a directory of skills as an MCP server, over stdio unless --http is given.
@@ -83,30 +245,55 @@ pub enum Command {
         /// The directory; each folder in it with a SKILL.md is a skill.
         dir: PathBuf,
         /// Serve streamable HTTP at this address, such as 127.0.0.1:8080.
-        #[arg(long, value_name = "ADDRESS")]
+        #[arg(long, value_name = "ADDRESS", value_parser = address)]
         http: Option<SocketAddr>,
         /// Follow changes on disk.
         #[arg(long)]
         watch: bool,
     },
     /// Watches over a daemon; started by it.
-    #[command(name = crate::fuse::mount::GUARD, hide = true)]
+    #[command(name = "__guard", hide = true)]
     Guard {
         /// The mount point.
         mountpoint: PathBuf,
         /// The mount's device number.
         device: String,
+        /// What becomes of the mount point.
+        then: Option<String>,
     },
 }
 
-/// The arguments of a question to a running mount.
-#[derive(Debug, Args)]
-pub struct AskArgs {
-    /// Its mount point or a path below it; not needed if only one is running.
-    pub mountpoint: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+/// What to do with the cached files.
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// List what is kept, by server.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Hash every kept file again and remove what is damaged.
+    Verify,
+    /// Remove the least recently used files down to a size.
+    Prune {
+        /// The size to come down to, in MiB.
+        #[arg(long, value_name = "MIB", default_value_t = 0)]
+        to: u64,
+    },
+}
+
+/// How skills are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// Objects.
+    Json,
+    /// A list for a prompt.
+    Markdown,
+    /// Elements for a prompt.
+    Xml,
 }
 
 #[cfg(test)]
@@ -120,10 +307,26 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_needed_only_to_mount() {
-        assert!(Cli::try_parse_from(["m"]).is_err());
-        assert!(Cli::try_parse_from(["m", "--server", "a=x", "/m"]).is_ok());
-        assert!(Cli::try_parse_from(["m", "status", "--json"]).is_ok());
-        assert!(Cli::try_parse_from(["m", "--server", "a=x", "--timeout", "0"]).is_err());
+    fn mounting_and_commands_do_not_mix() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args);
+        assert!(parse(&["m", "--server", "a=x", "/m"]).is_ok());
+        assert!(parse(&["m", "status", "--json", "--mount", "/m"]).is_ok());
+        assert!(parse(&["m", "--server", "a=x", "status"]).is_err());
+        assert!(parse(&["m", "--server", "a=x", "--timeout", "0"]).is_err());
+        assert!(parse(&["m", "run", "--server", "a=x", "--", "sh", "-c", "x"]).is_ok());
+        assert!(parse(&["m", "run", "--server", "a=x"]).is_err());
+        assert!(
+            parse(&[
+                "m",
+                "--server",
+                "a=x",
+                "--locked",
+                "f",
+                "--approval",
+                "each"
+            ])
+            .is_err()
+        );
+        assert_eq!(crate::fuse::mount::GUARD, "__guard");
     }
 }

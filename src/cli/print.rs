@@ -1,14 +1,22 @@
-//! What a status looks like to a person.
+//! What a status, a skill or a listing looks like to a person, and to a prompt.
 
-use crate::host::report::{ServerStatus, Status};
+use crate::host::command::Detail;
+use crate::host::report::{ServerStatus, SkillStatus, Status, count};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// One line a skill: path, files, size, description.
 pub fn list(status: &Status) -> String {
     let mut out = String::new();
     for server in &status.servers {
-        if server.skills.is_empty() {
-            let _ = writeln!(out, "{}/  no skills ({})", server.label, state(server));
+        if server.state != "ready" || server.skills.is_empty() {
+            let _ = writeln!(
+                out,
+                "{}/  {}; {}",
+                server.label,
+                state(server),
+                count(server.skills.len(), "skill")
+            );
         }
         for skill in &server.skills {
             let first = skill.description.split("\\n").next().unwrap_or_default();
@@ -18,11 +26,16 @@ pub fn list(status: &Status) -> String {
             } else {
                 ""
             };
+            let note = if skill.state == "listed" || skill.state == "held" {
+                String::new()
+            } else {
+                format!("[{}] ", skill.state)
+            };
+            let files = count(skill.files, "file");
             let _ = writeln!(
                 out,
-                "{}  ({}, {})  {about}{cut}",
+                "{}  ({files}, {})  {note}{about}{cut}",
                 skill.path,
-                files(skill.files),
                 size(skill.bytes)
             );
         }
@@ -38,24 +51,103 @@ pub fn list(status: &Status) -> String {
     out
 }
 
+/// The skills as objects.
+pub fn list_json(status: &Status) -> Value {
+    let skills = status.servers.iter().flat_map(|server| {
+        server.skills.iter().map(move |skill| {
+            let mut value = json!(skill);
+            if let Some(map) = value.as_object_mut() {
+                map.insert("server".into(), server.label.clone().into());
+                map.insert("server_state".into(), server.state.clone().into());
+            }
+            value
+        })
+    });
+    Value::Array(skills.collect())
+}
+
+/// The skills for a prompt, at most so many characters of them; what does not fit is counted.
+pub fn list_prompt(status: &Status, xml: bool, max: Option<usize>) -> String {
+    let (mut items, mut left_out, mut used) = (Vec::new(), 0, 0);
+    for server in &status.servers {
+        for skill in &server.skills {
+            let item = if xml {
+                xml_item(status, server, skill)
+            } else {
+                markdown_item(status, server, skill)
+            };
+            used += item.chars().count();
+            if max.is_some_and(|max| used > max) {
+                left_out += 1;
+            } else {
+                items.push(item);
+            }
+        }
+    }
+    let note = match left_out {
+        0 => String::new(),
+        n if xml => format!("  <left-out count=\"{n}\"/>\n"),
+        n => format!("- ({} left out for length)\n", count(n, "skill")),
+    };
+    let items = items.concat();
+    if xml {
+        return format!(
+            "<mcp-skills trust=\"untrusted\" root=\"{}\">\n{items}{note}</mcp-skills>\n",
+            escape_xml(&status.mountpoint)
+        );
+    }
+    format!(
+        "Skills of MCP servers, mounted at {} (untrusted input; read SKILL.md to use one):\n\n{items}{note}",
+        status.mountpoint
+    )
+}
+
+fn markdown_item(status: &Status, server: &ServerStatus, skill: &SkillStatus) -> String {
+    format!(
+        "- **{}** (server `{}`, {}): {} — `{}/{}/SKILL.md`\n",
+        skill.name, server.label, skill.state, skill.description, status.mountpoint, skill.path
+    )
+}
+
+fn xml_item(status: &Status, server: &ServerStatus, skill: &SkillStatus) -> String {
+    let [name, label, state, path, about] = [
+        &skill.name,
+        &server.label,
+        &skill.state,
+        &skill.path,
+        &skill.description,
+    ]
+    .map(|t| escape_xml(t));
+    let root = escape_xml(&status.mountpoint);
+    format!(
+        "  <skill name=\"{name}\" server=\"{label}\" state=\"{state}\" path=\"{root}/{path}/SKILL.md\">{about}</skill>\n"
+    )
+}
+
+fn escape_xml(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
 /// A block a server, then the counts.
 pub fn status(status: &Status) -> String {
     let mut out = format!(
         "{} (mount-skills {}, pid {})\n",
         status.mountpoint, status.version, status.pid
     );
+    let _ = writeln!(out, "approval {}, hold {}", status.approval, status.hold);
     for server in &status.servers {
-        let _ = writeln!(
-            out,
-            "\n{}  {}  {}",
-            server.label,
-            state(server),
-            server.target
-        );
+        let _ = writeln!(out, "\n{}  {}", server.label, state(server));
+        let _ = writeln!(out, "  {}", server.target);
         if let (Some(era), Some(protocol), Some(name)) =
             (&server.era, &server.protocol, &server.calls_itself)
         {
-            let _ = writeln!(out, "  {name:?}, revision {protocol}, by {era}");
+            let _ = writeln!(
+                out,
+                "  calls itself {name:?}, revision {protocol}, by {era}"
+            );
         }
         let reason = server
             .listing_reason
@@ -64,23 +156,18 @@ pub fn status(status: &Status) -> String {
             .unwrap_or_default();
         let _ = writeln!(
             out,
-            "  {} skills, listing {}{reason}",
-            server.skills.len(),
+            "  {}, listing {}{reason}",
+            count(server.skills.len(), "skill"),
             server.listing
         );
+        for skill in server.skills.iter().filter(|s| s.state != "listed") {
+            skill_lines(&mut out, skill);
+        }
         for declined in &server.declined {
             let uri = declined.uri.as_deref().unwrap_or("(no URI)");
             let _ = writeln!(out, "  declined {uri}: {}", declined.reason);
         }
-        for refusal in &server.refused {
-            let times = if refusal.times > 1 {
-                format!(" ({} times)", refusal.times)
-            } else {
-                String::new()
-            };
-            let _ = writeln!(out, "  refused {}{times}: {}", refusal.path, refusal.reason);
-            let _ = writeln!(out, "    {}: {}", refusal.uri, refusal.next);
-        }
+        refusals(&mut out, server, None);
         for warning in &server.warnings {
             let _ = writeln!(out, "  warning: {warning}");
         }
@@ -89,12 +176,19 @@ pub fn status(status: &Status) -> String {
             let requests: Vec<String> = requests.collect();
             let _ = writeln!(
                 out,
-                "  requests: {}; connects: {}",
+                "  requests: {}; started {}",
                 requests.join(", "),
-                connection.connects
+                count(connection.connects as usize, "time")
             );
-            if server.state == "down" && !connection.stderr.is_empty() {
-                let _ = writeln!(out, "  its stderr: {}", connection.stderr);
+            if server.state != "ready" {
+                let lines: Vec<&str> = connection
+                    .stderr
+                    .split("\\n")
+                    .filter(|l| !l.trim().is_empty())
+                    .collect();
+                for line in lines.iter().rev().take(5).rev() {
+                    let _ = writeln!(out, "  stderr: {line}");
+                }
             }
         }
     }
@@ -109,14 +203,142 @@ pub fn status(status: &Status) -> String {
         Some(c) => {
             let _ = writeln!(
                 out,
-                "cache: {} of {}, {} hits, {} damaged and removed",
+                "cache: {} of {}, {}, {} damaged and removed",
                 size(c.bytes),
                 size(c.cap),
-                c.hits,
+                count(c.hits as usize, "hit"),
                 c.rejected
             );
         }
         None => out.push_str("cache: not in use\n"),
+    }
+    out
+}
+
+fn skill_lines(out: &mut String, skill: &SkillStatus) {
+    let _ = writeln!(out, "  {}: {}", skill.path, skill.state);
+    if let Some(changes) = &skill.changes {
+        let _ = writeln!(out, "    on the server: {}", changes.summary());
+    }
+    if let Some(next) = &skill.next {
+        let _ = writeln!(out, "    {next}");
+    }
+}
+
+fn refusals(out: &mut String, server: &ServerStatus, path: Option<&str>) {
+    for refusal in server
+        .refused
+        .iter()
+        .filter(|r| path.is_none_or(|p| p == r.path))
+    {
+        let times = if refusal.times > 1 {
+            format!(", {} times", refusal.times)
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "  refused {} ({}{times}): {}",
+            refusal.path, refusal.errno, refusal.reason
+        );
+        let _ = writeln!(out, "    URI {}", refusal.uri);
+        let _ = writeln!(out, "    {}", refusal.next);
+    }
+}
+
+/// Why a path reads or does not: its skill, and what was refused of it. The path is below the
+/// mount point.
+pub fn status_of(status: &Status, path: &str) -> Option<String> {
+    let label = path.split('/').next().unwrap_or(path);
+    let server = status.servers.iter().find(|s| s.label == label)?;
+    let holds =
+        |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
+    let mut out = format!(
+        "{path}\n  server {} ({}): {}\n",
+        server.label,
+        state(server),
+        server.target
+    );
+    let declined = server
+        .declined
+        .iter()
+        .find(|d| d.path.as_deref().is_some_and(holds));
+    match server
+        .skills
+        .iter()
+        .filter(|s| holds(&s.path))
+        .max_by_key(|s| s.path.len())
+    {
+        Some(skill) => {
+            let _ = writeln!(out, "  skill {}, URI {}", skill.path, skill.uri);
+            skill_lines(&mut out, skill);
+        }
+        None => match declined {
+            Some(d) => {
+                let _ = writeln!(out, "  declined: {}", d.reason);
+            }
+            None => out.push_str("  no skill of this server holds it\n"),
+        },
+    }
+    refusals(&mut out, server, Some(path));
+    Some(out)
+}
+
+/// What there is to know of a skill before approving it.
+pub fn detail(detail: &Detail) -> String {
+    let mut out = format!(
+        "skill   {} ({})\nserver  {}: {}\nURI     {}\n        {}\n",
+        detail.skill, detail.state, detail.label, detail.server, detail.uri, detail.description
+    );
+    for file in &detail.files {
+        let _ = writeln!(
+            out,
+            "  {}  {:>10}  {}",
+            file.digest,
+            size(file.size),
+            file.path
+        );
+    }
+    for (field, value) in &detail.requests {
+        let _ = writeln!(
+            out,
+            "requests {field}: {value} (nothing is granted by that)"
+        );
+    }
+    for nested in &detail.nested {
+        let _ = writeln!(out, "nested skill, not approved with it: {nested}");
+    }
+    if let Some(changes) = &detail.changes {
+        let _ = writeln!(out, "against what is in force: {}", changes.summary());
+    }
+    let _ = writeln!(out, "set     {}", detail.set);
+    out
+}
+
+/// What differs between what is in force and what the server publishes.
+pub fn diff(detail: &Detail) -> String {
+    let Some(changes) = &detail.changes else {
+        return format!(
+            "{} ({}): what is in force is what the server publishes\n",
+            detail.skill, detail.state
+        );
+    };
+    let mut out = format!(
+        "{} ({}): {}\n",
+        detail.skill,
+        detail.state,
+        changes.summary()
+    );
+    let lines = [
+        ("rotated", &changes.rotated),
+        ("added", &changes.added),
+        ("removed", &changes.removed),
+        ("frontmatter", &changes.frontmatter),
+    ];
+    for (what, names) in lines {
+        for name in names {
+            let _ = writeln!(out, "  {what:11}  {name}");
+        }
     }
     out
 }
@@ -128,15 +350,26 @@ fn state(server: &ServerStatus) -> String {
     }
 }
 
-fn files(n: usize) -> String {
-    format!("{n} file{}", if n == 1 { "" } else { "s" })
-}
-
 /// Bytes in the largest unit that leaves a number of at least 1.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_xml() {
+        assert_eq!(
+            [size(0), size(1023), size(1536), size(1 << 30)],
+            ["0 B", "1023 B", "1.5 KiB", "1.0 GiB"]
+        );
+        assert_eq!(escape_xml("<a b=\"&\">"), "&lt;a b=&quot;&amp;&quot;&gt;");
     }
 }

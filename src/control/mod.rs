@@ -1,13 +1,17 @@
 //! The Unix socket between the command line and a running daemon.
 //!
 //! One socket a mount, `$XDG_RUNTIME_DIR/mount-skills/<hash of the mount point>.sock`, mode 0600;
-//! the peer must have the daemon's uid. One request a connection: a line of JSON with the
-//! protocol version and a verb; the reply is a line of JSON.
+//! either side must have the other's uid. One request a connection: a line of JSON with the
+//! protocol version and a verb; the reply is a line of JSON. Both are bounded, in size and time.
 
 use crate::domain::digest::Digest;
+use crate::domain::skill::Scope;
 use crate::host::Host;
+use crate::host::command::{Detail, Trouble};
 use crate::host::report::Status;
 use crate::store::{PrivateDir, Unsafe};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -27,17 +31,70 @@ const VERSION: u32 = 1;
 const MAX_REQUEST: u64 = 64 * 1024;
 /// A reply is at most this long: the status of a very large mount.
 const MAX_REPLY: u64 = 256 << 20;
-/// How long either side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long the command line waits for the daemon, which may have to ask a server.
+const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What the command line may ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What the command line may ask. Skills are named as on the command line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verb {
-    /// The status of the mount.
-    Status,
+    /// The status of the mount, or of one server.
+    Status {
+        /// Its label.
+        label: Option<String>,
+    },
     /// End the mount and the daemon.
     Unmount,
+    /// What there is to know of a skill.
+    Describe {
+        /// The skill.
+        skill: String,
+    },
+    /// The content of a file, without loading the skill.
+    Show {
+        /// The skill.
+        skill: String,
+        /// The file below it; SKILL.md if not given.
+        file: Option<String>,
+    },
+    /// Approve a set.
+    Approve {
+        /// The skill.
+        skill: String,
+        /// The set that the user was shown.
+        set: String,
+        /// What the approval covers.
+        scope: Scope,
+    },
+    /// Take a skill away from readers.
+    Revoke {
+        /// The skill.
+        skill: String,
+    },
+    /// Ask the server anew and move on to what it publishes.
+    Refresh {
+        /// A skill or a label.
+        target: String,
+    },
+    /// End windows.
+    Release {
+        /// A skill or a label.
+        target: String,
+    },
+    /// Add a skill by its URI.
+    Add {
+        /// The server.
+        label: String,
+        /// The URI of its SKILL.md.
+        uri: String,
+    },
+    /// Whether execution is approved.
+    Gate {
+        /// A path of the skill.
+        skill: String,
+    },
+    /// Every skill with the set in force.
+    Lock,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,10 +109,16 @@ struct Request {
 pub enum Reply {
     /// The status.
     Status(Box<Status>),
-    /// It will be done.
-    Ok,
+    /// A skill.
+    Detail(Box<Detail>),
+    /// A file of a skill: base64 of its checked bytes.
+    Content(Box<Detail>, String),
+    /// Label, set and URI of each skill.
+    Lock(Vec<(String, String, String)>),
+    /// It is done; what to tell the user, if anything.
+    Done(String),
     /// It cannot be done.
-    Error(String),
+    Trouble(Trouble),
 }
 
 /// Why a daemon could not be asked.
@@ -68,7 +131,7 @@ pub enum ControlError {
         at: String,
     },
     /// Several are running.
-    #[error("several mounts are running, say which: {}", .0.join(", "))]
+    #[error("several mounts are running; say which with --mount: {}", .0.join(", "))]
     Several(Vec<String>),
     /// The socket directory is not ours alone.
     #[error(transparent)]
@@ -83,16 +146,19 @@ pub enum ControlError {
     },
 }
 
-/// Where the sockets of this user are.
-pub fn directory() -> PathBuf {
+/// Where the sockets of this user are: the runtime directory, or, where there is none, a place
+/// in the state directory.
+pub fn directory(state_dir: Option<&Path>) -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     let given = std::env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
         .filter(|p| p.is_absolute());
     let usual = PathBuf::from(format!("/run/user/{uid}"));
     let base = given.or_else(|| usual.is_dir().then_some(usual));
-    base.unwrap_or_else(|| std::env::temp_dir().join(format!("mount-skills-{uid}")))
+    let base = base.or_else(|| state_dir.map(Path::to_owned));
+    base.unwrap_or(PathBuf::from("/run"))
         .join("mount-skills")
+        .join("run")
 }
 
 /// The name of a mount point's socket, short enough for a socket address.
@@ -114,11 +180,14 @@ impl Drop for Control {
     }
 }
 
+/// Gives the counts that only the kernel side has.
+pub type Upcalls = Arc<dyn Fn() -> BTreeMap<String, u64> + Send + Sync>;
+
 impl Control {
     /// Binds the socket of a mount point. The mount point is ours by now, so a socket that is
     /// there already is a dead one. Must be called inside a tokio runtime.
-    pub fn bind(mountpoint: &Path) -> Result<Self, ControlError> {
-        let dir = PrivateDir::open(&directory())?;
+    pub fn bind(dir: &Path, mountpoint: &Path) -> Result<Self, ControlError> {
+        let dir = PrivateDir::open(dir)?;
         let path = dir.path().join(socket_name(mountpoint));
         let broken = |e: io::Error| ControlError::Broken {
             socket: path.display().to_string(),
@@ -133,14 +202,8 @@ impl Control {
         Ok(Self { listener, path })
     }
 
-    /// Answers requests, for ever. `upcalls` gives the counts that only the kernel side has;
-    /// `unmount` is told when the user asks for the end.
-    pub async fn serve(
-        self,
-        host: Arc<Host>,
-        upcalls: Arc<dyn Fn() -> BTreeMap<String, u64> + Send + Sync>,
-        unmount: mpsc::Sender<()>,
-    ) {
+    /// Answers requests, for ever. `unmount` is told when the user asks for the end.
+    pub async fn serve(self, host: Arc<Host>, upcalls: Upcalls, unmount: mpsc::Sender<()>) {
         let me = rustix::process::geteuid().as_raw();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
@@ -157,27 +220,18 @@ impl Control {
                 let mut line = String::new();
                 let mut read = tokio::io::BufReader::new(read.take(MAX_REQUEST));
                 read.read_line(&mut line).await?;
-                let reply = match serde_json::from_str::<Request>(&line) {
-                    Ok(r) if r.version != VERSION => Reply::Error(format!(
-                        "the daemon speaks version {VERSION} of this protocol, the command version {}; restart the mount",
-                        r.version
-                    )),
-                    Ok(Request {
-                        verb: Verb::Status, ..
-                    }) => {
-                        let status = Status {
-                            upcalls: upcalls(),
-                            ..host.status()
-                        };
-                        Reply::Status(Box::new(status))
+                let (reply, ends) = match parse(&line) {
+                    Ok(verb) => {
+                        let ends = verb == Verb::Unmount;
+                        (
+                            answer(&host, &upcalls, verb)
+                                .await
+                                .unwrap_or_else(Reply::Trouble),
+                            ends,
+                        )
                     }
-                    Ok(Request {
-                        verb: Verb::Unmount,
-                        ..
-                    }) => Reply::Ok,
-                    Err(e) => Reply::Error(format!("the request cannot be read: {e}")),
+                    Err(why) => (Reply::Trouble(Trouble::Failed(why)), false),
                 };
-                let ends = matches!(reply, Reply::Ok);
                 let mut text = serde_json::to_vec(&reply)?;
                 text.push(b'\n');
                 write.write_all(&text).await?;
@@ -192,35 +246,109 @@ impl Control {
     }
 }
 
+fn parse(line: &str) -> Result<Verb, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let head: Head =
+        serde_json::from_str(line).map_err(|e| format!("the request cannot be read: {e}"))?;
+    if head.version != VERSION {
+        return Err(format!(
+            "the daemon speaks version {VERSION} of this protocol and the command version {}; restart the mount",
+            head.version
+        ));
+    }
+    let request: Request = serde_json::from_str(line)
+        .map_err(|e| format!("the daemon does not know this request ({e}); restart the mount"))?;
+    Ok(request.verb)
+}
+
+async fn answer(host: &Arc<Host>, upcalls: &Upcalls, verb: Verb) -> Result<Reply, Trouble> {
+    Ok(match verb {
+        Verb::Status { label } => {
+            if let Some(label) = &label {
+                host.find(label)?;
+            }
+            let status = Status {
+                upcalls: upcalls(),
+                ..host.status_of(label.as_deref())
+            };
+            Reply::Status(Box::new(status))
+        }
+        Verb::Unmount => Reply::Done(String::new()),
+        Verb::Describe { skill } => Reply::Detail(Box::new(host.describe(&skill)?)),
+        Verb::Show { skill, file } => {
+            let (detail, bytes) = host.inspect(&skill, file.as_deref()).await?;
+            Reply::Content(Box::new(detail), STANDARD.encode(bytes.bytes()))
+        }
+        Verb::Approve { skill, set, scope } => {
+            host.approve(&skill, &set, scope).await?;
+            Reply::Done(format!("approved {skill} ({set})"))
+        }
+        Verb::Revoke { skill } => {
+            host.revoke(&skill).await?;
+            Reply::Done(format!("revoked {skill}"))
+        }
+        Verb::Refresh { target } => {
+            Reply::Done(format!("{target}: {}", host.refresh(&target).await?))
+        }
+        Verb::Release { target } => {
+            Reply::Done(format!("{target}: {}", host.release(&target).await?))
+        }
+        Verb::Add { label, uri } => Reply::Done(host.add(&label, &uri).await?),
+        Verb::Gate { skill } => {
+            host.gate(&skill)?;
+            Reply::Done(String::new())
+        }
+        Verb::Lock => Reply::Lock(host.locked()),
+    })
+}
+
 /// Asks the daemon of a mount point, or the only one that is running. The mount point may be
 /// any path below it.
-pub fn ask(mountpoint: Option<&Path>, verb: Verb) -> Result<Reply, ControlError> {
-    let dir = directory();
-    let sockets = match mountpoint {
+pub fn ask(dir: &Path, mountpoint: Option<&Path>, verb: &Verb) -> Result<Reply, ControlError> {
+    let at = || {
+        mountpoint
+            .map(|p| format!(" at {}", p.display()))
+            .unwrap_or_default()
+    };
+    if !dir.exists() {
+        return Err(ControlError::None { at: at() });
+    }
+    // Only a directory of ours alone holds sockets of ours.
+    let dir = PrivateDir::open(dir)?;
+    let sockets: Vec<PathBuf> = match mountpoint {
         Some(path) => {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
             let socket = path
                 .ancestors()
-                .map(|p| dir.join(socket_name(p)))
+                .map(|p| dir.path().join(socket_name(p)))
                 .find(|s| s.exists());
-            let none = || ControlError::None {
-                at: format!(" at {}", path.display()),
-            };
-            vec![socket.ok_or_else(none)?]
+            socket.into_iter().collect()
         }
-        None => std::fs::read_dir(&dir)
-            .map(|names| names.filter_map(Result::ok).map(|e| e.path()).collect())
-            .unwrap_or_default(),
+        None => {
+            let names = dir
+                .names()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(name, _)| name);
+            names
+                .filter(|n| n.ends_with(".sock"))
+                .map(|n| dir.path().join(n))
+                .collect()
+        }
     };
     let mut live = Vec::new();
-    for socket in sockets
-        .into_iter()
-        .filter(|s| s.extension().is_some_and(|e| e == "sock"))
-    {
+    for socket in sockets {
         match UnixStream::connect(&socket) {
             Ok(stream) => live.push((socket, stream)),
             // Left behind by a daemon that was killed; the next one at its place replaces it.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+                ) => {}
             Err(e) => {
                 let socket = socket.display().to_string();
                 return Err(ControlError::Broken {
@@ -231,31 +359,35 @@ pub fn ask(mountpoint: Option<&Path>, verb: Verb) -> Result<Reply, ControlError>
         }
     }
     if live.len() > 1 {
-        let mounts = live.iter().map(|(socket, _)| {
-            match talk(&UnixStream::connect(socket)?, Verb::Status)? {
-                Reply::Status(status) => Ok(status.mountpoint),
-                _ => Ok(socket.display().to_string()),
-            }
-        });
-        let mounts = mounts.filter_map(|m: io::Result<String>| m.ok()).collect();
-        return Err(ControlError::Several(mounts));
+        let mounts =
+            live.iter().map(
+                |(socket, stream)| match talk(stream, &Verb::Status { label: None }) {
+                    Ok(Reply::Status(status)) => status.mountpoint,
+                    _ => socket.display().to_string(),
+                },
+            );
+        return Err(ControlError::Several(mounts.collect()));
     }
-    let at = mountpoint
-        .map(|p| format!(" at {}", p.display()))
-        .unwrap_or_default();
-    let (socket, stream) = live.pop().ok_or(ControlError::None { at })?;
+    let (socket, stream) = live.pop().ok_or_else(|| ControlError::None { at: at() })?;
     talk(&stream, verb).map_err(|e| ControlError::Broken {
         socket: socket.display().to_string(),
         why: e.to_string(),
     })
 }
 
-fn talk(mut stream: &UnixStream, verb: Verb) -> io::Result<Reply> {
+fn talk(mut stream: &UnixStream, verb: &Verb) -> io::Result<Reply> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    if peer.uid != rustix::process::geteuid() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it belongs to another user",
+        ));
+    }
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = serde_json::to_vec(&Request {
         version: VERSION,
-        verb,
+        verb: verb.clone(),
     })?;
     request.push(b'\n');
     stream.write_all(&request)?;
@@ -268,4 +400,30 @@ fn talk(mut stream: &UnixStream, verb: Verb) -> io::Result<Reply> {
         ));
     }
     Ok(serde_json::from_str(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_and_newer_commands_get_a_clear_answer() {
+        let good = serde_json::to_string(&Request {
+            version: 1,
+            verb: Verb::Lock,
+        })
+        .unwrap();
+        assert_eq!(parse(&good), Ok(Verb::Lock));
+        assert!(
+            parse(r#"{"version":2,"verb":{"fly":{}}}"#)
+                .unwrap_err()
+                .contains("version 2")
+        );
+        assert!(
+            parse(r#"{"version":1,"verb":"fly"}"#)
+                .unwrap_err()
+                .contains("does not know")
+        );
+        assert!(parse("nonsense").unwrap_err().contains("cannot be read"));
+    }
 }

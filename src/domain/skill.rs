@@ -412,11 +412,11 @@ fn same_bytes(a: &FileEntry, b: &FileEntry) -> bool {
     a.digest == b.digest && a.size == b.size
 }
 
-/// What these claims say the file is, whoever may read it; two skills that disagree, by URI.
-fn expected(
-    claims: &[&Claim],
-    binding: &[&Claim],
-) -> Option<Result<Expected, (Arc<str>, Arc<str>)>> {
+/// Two skills that disagree about a file, by URI.
+type Dispute = (Arc<str>, Arc<str>);
+
+/// What these claims say the file is, whoever may read it.
+fn expected(claims: &[&Claim], binding: &[&Claim]) -> Option<Result<Expected, Dispute>> {
     let (first, rest) = binding.split_first()?;
     if let Some(other) = rest.iter().find(|c| !same_bytes(&c.file, &first.file)) {
         return Some(Err((first.entry.uri.clone(), other.entry.uri.clone())));

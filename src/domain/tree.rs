@@ -74,6 +74,9 @@ pub enum Source {
     Skill(Vec<Claim>),
 }
 
+/// The skills of a branch, and what each is in it.
+type Skills = Vec<(Arc<Shown>, Role)>;
+
 #[derive(Debug)]
 struct Node {
     ino: u64,
@@ -108,7 +111,7 @@ pub struct Branch {
     nodes: Vec<Node>,
     /// Sorted by inode number.
     index: Vec<(u64, u32)>,
-    skills: Vec<(Arc<Shown>, Role)>,
+    skills: Skills,
     declined: Vec<Arc<Declined>>,
     next_ino: u64,
     next_cookie: u64,
@@ -335,7 +338,7 @@ fn claim(skills: &[(Arc<Shown>, Role)], (s, f): (u32, u32)) -> Option<Claim> {
 fn settle(
     shown: Vec<Arc<Shown>>,
     mut declined: Vec<Arc<Declined>>,
-) -> (Vec<(Arc<Shown>, Role)>, Vec<Arc<Declined>>) {
+) -> (Skills, Vec<Arc<Declined>>) {
     let mut reasons: BTreeMap<usize, Reason> = BTreeMap::new();
     let held = |s: usize| shown.get(s).is_some_and(|s| s.window != Window::Closed);
     let mut clash = |s: usize, uri: &str, other: &str, path: &str| {
@@ -510,7 +513,7 @@ impl Builder {
     fn finish(
         mut self,
         previous: Option<&Branch>,
-        skills: Vec<(Arc<Shown>, Role)>,
+        skills: Skills,
         declined: Vec<Arc<Declined>>,
         seen: &Seen,
         now: u64,

@@ -54,15 +54,15 @@ mod tests {
     #[test]
     fn every_error_has_its_errno() {
         let table = [
-            (ReadError::Stale, libc::ESTALE),
-            (ReadError::Denied, libc::EACCES),
-            (ReadError::Contradiction, libc::EIO),
-            (ReadError::Internal, libc::EIO),
-            (ReadError::TimedOut, libc::ETIMEDOUT),
-            (ReadError::Down, libc::EHOSTDOWN),
+            (ReadError::Stale, libc::ESTALE, "ESTALE"),
+            (ReadError::Denied, libc::EACCES, "EACCES"),
+            (ReadError::Contradiction, libc::EIO, "EIO"),
+            (ReadError::Internal, libc::EIO, "EIO"),
+            (ReadError::TimedOut, libc::ETIMEDOUT, "ETIMEDOUT"),
+            (ReadError::Down, libc::EHOSTDOWN, "EHOSTDOWN"),
         ];
-        for (e, want) in table {
-            assert_eq!(of_read(e).code(), want, "{e:?}");
+        for (e, want, name) in table {
+            assert_eq!((of_read(e).code(), e.errno_name()), (want, name), "{e:?}");
         }
         assert_eq!(of_lookup(Lookup::NoEntry).code(), libc::ENOENT);
         assert_eq!(

@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 pub const FS_TYPE: &str = "fuse.mount-skills";
 /// The hidden subcommand that runs the guard.
 pub const GUARD: &str = "__guard";
+/// Its last argument when the mount point was made for the mount.
+const GUARD_REMOVES: &str = "remove";
 
 /// Why nothing was mounted.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +129,10 @@ impl MountPoint {
             if rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
                 return Err(place(
                     &path,
-                    "already mounted by a running mount-skills; to end it: mount-skills unmount",
+                    format!(
+                        "already mounted by a running mount-skills; to end it: mount-skills unmount {}",
+                        path.display()
+                    ),
                 ));
             }
             tracing::info!(
@@ -330,7 +335,7 @@ pub fn mount(
     let device = mounted_at(point.path())
         .map(|m| m.device)
         .unwrap_or_default();
-    let guard = Guard::start(point.path(), &device);
+    let guard = Guard::start(&point, &device);
     Ok((
         Mounted {
             point,
@@ -348,7 +353,7 @@ impl Mounted {
     }
 
     /// Takes the mount away, lazily if somebody is in it, and the mount point if we made it.
-    pub fn unmount(self) {
+    pub fn unmount(&self) {
         let path = self.point.path();
         // Somebody else may have unmounted it, and another mount may be there by now.
         if mounted_at(path).is_some_and(|m| m.device == self.device) {
@@ -362,7 +367,6 @@ impl Mounted {
                 tracing::warn!("{}: cannot be unmounted: {e}", path.display());
             }
         }
-        self.guard.dismiss();
         self.point.restore();
     }
 }
@@ -372,11 +376,13 @@ impl Mounted {
 pub struct Guard(Arc<Mutex<Option<Child>>>);
 
 impl Guard {
-    fn start(path: &Path, device: &str) -> Self {
+    fn start(point: &MountPoint, device: &str) -> Self {
         let child = Command::new("/proc/self/exe")
+            .arg0("mount-skills")
             .arg(GUARD)
-            .arg(path)
+            .arg(point.path())
             .arg(device)
+            .args(point.made.then_some(GUARD_REMOVES))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -406,7 +412,8 @@ impl Guard {
         self.say(&format!("-{group}\n"));
     }
 
-    fn dismiss(&self) {
+    /// Sends the guard away: all is taken down that it would have to.
+    pub fn dismiss(&self) {
         self.say("done\n");
         let child = self.0.lock().take();
         if let Some(mut child) = child {
@@ -417,7 +424,8 @@ impl Guard {
 }
 
 /// The guard itself: waits until the daemon has said `done` or is gone, and cleans up after it.
-pub fn guard(path: &Path, device: &str) {
+/// `then` says what becomes of the mount point.
+pub fn guard(path: &Path, device: &str, then: Option<&str>) {
     let mut groups = std::collections::BTreeSet::new();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         match line.split_at_checked(1) {
@@ -428,6 +436,9 @@ pub fn guard(path: &Path, device: &str) {
     }
     if mounted_at(path).is_some_and(|m| m.device == device && m.fs_type == FS_TYPE) {
         let _ = detach(path);
+        if then == Some(GUARD_REMOVES) {
+            let _ = fs::remove_dir(path);
+        }
     }
     for group in groups
         .into_iter()

@@ -11,6 +11,7 @@
 //! - Nothing is fetched but the file that somebody reads (HR-78, HR-79).
 //! - At most one lock is held at a time, and none across I/O or a message to the kernel.
 
+pub mod command;
 mod flight;
 mod memory;
 mod refusal;
@@ -68,6 +69,8 @@ pub struct Server {
     pub shelf: Option<Shelf>,
     /// Its state on disk, if it can be used.
     pub state: Option<State>,
+    /// The verdicts to go by instead of the stored ones; they are not stored.
+    pub locked: Option<Verdicts>,
 }
 
 /// What the kernel must be told, in order.
@@ -190,7 +193,7 @@ impl Host {
         let mut labels = Vec::new();
         let mut slots = Vec::new();
         for (slot, server) in (1u16..).zip(servers) {
-            let now_of = Now::restored(server.state.as_ref());
+            let now_of = Now::restored(&server);
             let view = match &now_of.listing {
                 None => View::Unlisted(Absent::Starting),
                 Some(_) => {
@@ -246,6 +249,12 @@ impl Host {
     /// For each label one line as soon as its first connection has come to something.
     pub fn settled(&self) -> watch::Receiver<Vec<Option<String>>> {
         self.settled.subscribe()
+    }
+
+    /// Whether a server has not yet come to anything, so that asking it later makes sense.
+    pub fn is_waiting(&self, label: &Label) -> bool {
+        let s = self.slots.iter().find(|s| s.server.label == *label);
+        s.is_some_and(|s| !matches!(s.now.lock().link, Link::Ready(_)))
     }
 
     /// The tree at this moment.
@@ -617,7 +626,10 @@ impl Host {
                 .or_insert_with(|| Skill::new(Known::Withdrawn, Origin::Listed));
             let before = skill.verdict();
             let result = match act {
-                Act::Publish(known) => Ok(skill.publish(known)),
+                Act::Publish(known) => {
+                    skill.publish(known);
+                    Ok(())
+                }
                 Act::Refresh(known) => {
                     skill.publish(known);
                     skill.release();
@@ -628,9 +640,15 @@ impl Host {
                     skill.name();
                     Ok(())
                 }
-                Act::Release => Ok(skill.release()),
+                Act::Release => {
+                    skill.release();
+                    Ok(())
+                }
                 Act::Approve(set, scope) => skill.approve(set, scope),
-                Act::Revoke => Ok(skill.revoke()),
+                Act::Revoke => {
+                    skill.revoke();
+                    Ok(())
+                }
             };
             let after = skill.verdict();
             now.judged(&uri, before, after);
@@ -672,9 +690,9 @@ impl Host {
                     now.since = Instant::now();
                     if no_skills && now.listing.is_none() {
                         // It answered, and it serves no skills: that is an empty listing.
-                        let ttl = MAX_TTL;
+                        let (at, ttl) = (Some(Instant::now()), MAX_TTL);
                         now.listing = Some(ListingNow {
-                            at: None,
+                            at,
                             ttl,
                             truncated: None,
                         });
@@ -772,7 +790,10 @@ impl Host {
         };
         let (listing, verdicts) = {
             let mut now = s.now.lock();
-            let verdicts = std::mem::take(&mut now.unsaved);
+            let mut verdicts = std::mem::take(&mut now.unsaved);
+            if s.server.locked.is_some() {
+                verdicts.clear();
+            }
             let named = now
                 .skills
                 .iter()
@@ -854,10 +875,12 @@ impl Host {
                 Link::Ready(peer) if !peer.skills => Some("connected; it serves no skills".into()),
                 Link::Ready(_) if listed => Some(match &now.list_error {
                     Some(e) => format!("connected; the listing failed: {e}"),
-                    None => {
-                        let (shown, declined) = now.show(self.policy);
-                        report::count_line(shown.len(), declined.len())
-                    }
+                    None => match self.tree().view(slot) {
+                        Some(View::Listed(b)) => {
+                            report::count_line(b.skills().count(), b.declined().len())
+                        }
+                        _ => "connected".into(),
+                    },
                 }),
                 Link::Ready(_) | Link::Starting => None,
             }
@@ -898,8 +921,11 @@ impl Host {
 
 impl Now {
     /// What an earlier run left of a server.
-    fn restored(state: Option<&State>) -> Self {
-        let stored = state.map(State::load).unwrap_or_default();
+    fn restored(server: &Server) -> Self {
+        let mut stored = server.state.as_ref().map(State::load).unwrap_or_default();
+        if let Some(locked) = &server.locked {
+            stored.verdicts = locked.clone();
+        }
         let listing = stored.listing.as_ref().map(|_| ListingNow {
             at: None,
             ttl: Duration::ZERO,

@@ -32,6 +32,19 @@ pub enum ReadError {
     Internal,
 }
 
+impl ReadError {
+    /// The name of the errno that the reader gets.
+    pub fn errno_name(self) -> &'static str {
+        match self {
+            Self::Stale => "ESTALE",
+            Self::Denied => "EACCES",
+            Self::Contradiction | Self::Internal => "EIO",
+            Self::TimedOut => "ETIMEDOUT",
+            Self::Down => "EHOSTDOWN",
+        }
+    }
+}
+
 /// One refused read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -39,8 +52,10 @@ pub struct Refusal {
     pub path: String,
     /// Its URI. Escaped.
     pub uri: String,
-    /// What the reader was told.
+    /// What kind of refusal it is.
     pub error: ReadError,
+    /// The errno that the reader got.
+    pub errno: String,
     /// Why, in a sentence. Escaped.
     pub reason: String,
     /// What the entry promised, where it is about content.
@@ -66,6 +81,7 @@ impl Refusal {
             path: printable(path, TEXT),
             uri: printable(uri, TEXT),
             error,
+            errno: error.errno_name().into(),
             reason: printable(reason, TEXT),
             expected: None,
             found: None,

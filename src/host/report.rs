@@ -359,11 +359,16 @@ fn next_step(skill: &Skill, policy: Policy, path: &str) -> Option<String> {
 
 /// "12 skills", "1 skill, 2 declined".
 pub(super) fn count_line(skills: usize, declined: usize) -> String {
-    let plural = if skills == 1 { "" } else { "s" };
+    let skills = count(skills, "skill");
     match declined {
-        0 => format!("{skills} skill{plural}"),
-        n => format!("{skills} skill{plural}, {n} declined (see: mount-skills status)"),
+        0 => skills,
+        n => format!("{skills}, {n} declined (see: mount-skills status)"),
     }
+}
+
+/// "1 skill", "2 skills".
+pub fn count(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Our own files in the mount, by path. Without times and counts, so that they change only when

@@ -33,6 +33,9 @@ pub trait Source: Send + Sync + 'static {
     /// says; it bounds what is held in memory at once.
     fn read<'a>(&'a self, uri: &'a str, size: u64, deadline: Instant) -> Answer<'a, Untrusted>;
 
+    /// `skills/list`, whole: every entry that the server lists.
+    fn list(&self, deadline: Instant) -> Answer<'_, Listing>;
+
     /// Asks for a new listing, soon; it arrives as an [`Event`]. Returns at once.
     fn refresh(&self);
 

@@ -324,13 +324,7 @@ impl Shared {
                 )
             }
             ClientInitializeError::TransportError { error, .. } => {
-                let mut text = error.error.to_string();
-                let mut source = error.error.source();
-                while let Some(cause) = source {
-                    text = format!("{text}: {cause}");
-                    source = cause.source();
-                }
-                (printable(&text, 300), Then::Same)
+                (describe_transport(&*error.error), Then::Same)
             }
             e => (printable(&e.to_string(), 300), Then::Other),
         }
@@ -393,7 +387,7 @@ impl Shared {
             let start = Instant::now();
             let mut whole = true;
             if connection.skills {
-                match self.list(connection).await {
+                match self.list(connection, start + LIST_TIME).await {
                     Ok(listing) => {
                         whole = listing.truncated.is_none();
                         (self.events)(Event::Listed(listing));
@@ -418,8 +412,11 @@ impl Shared {
     }
 
     /// Pages through `skills/list`, within bounds (HR-45, HR-54).
-    async fn list(&self, connection: &Connection) -> Result<Listing, SourceError> {
-        let deadline = Instant::now() + LIST_TIME;
+    async fn list(
+        &self,
+        connection: &Connection,
+        deadline: Instant,
+    ) -> Result<Listing, SourceError> {
         let mut found = Found::default();
         let mut cursor: Option<String> = None;
         let mut cursors = HashSet::new();
@@ -558,7 +555,7 @@ impl Shared {
                 Ask::Failed(SourceError::Malformed("not a result of this method".into()))
             }
             ServiceError::TransportSend(e) => {
-                let text = printable(&e.error.to_string(), 300);
+                let text = describe_transport(&*e.error);
                 match e
                     .error
                     .downcast_ref::<StreamableHttpError<reqwest::Error>>()
@@ -670,6 +667,13 @@ impl Source for Shared {
         })
     }
 
+    fn list(&self, deadline: Instant) -> Answer<'_, Listing> {
+        Box::pin(async move {
+            let connection = self.connection(0, deadline).await?;
+            self.list(&connection, deadline).await
+        })
+    }
+
     fn refresh(&self) {
         self.refresh.notify_one();
     }
@@ -686,6 +690,24 @@ impl Source for Shared {
             stderr: self.traces.stderr(),
         }
     }
+}
+
+/// What went wrong on the way, with its causes: "connection refused" is at the end of them.
+fn describe_transport(error: &(dyn std::error::Error + 'static)) -> String {
+    let http = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
+    let (mut text, mut cause) = match http {
+        Some(StreamableHttpError::Client(e)) => (e.to_string(), std::error::Error::source(e)),
+        Some(StreamableHttpError::AuthRequired(_)) => (
+            "HTTP 401: it asks for credentials, which cannot be given yet".to_owned(),
+            None,
+        ),
+        _ => (error.to_string(), error.source()),
+    };
+    while let Some(e) = cause {
+        text = format!("{text}: {e}");
+        cause = e.source();
+    }
+    printable(&text, 300)
 }
 
 fn get_request(uri: &str) -> ClientRequest {

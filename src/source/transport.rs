@@ -382,6 +382,14 @@ fn find(program: &str) -> Result<PathBuf, String> {
     let usable = |path: &PathBuf| {
         path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
     };
+    // What a shell would have done with it is the usual mistake.
+    let hint = if program.starts_with('~') {
+        "; no shell expands ~ here, write the path out"
+    } else if program.contains('=') {
+        "; no shell reads VAR=value here, write: env VAR=value COMMAND"
+    } else {
+        ""
+    };
     if program.contains('/') {
         let path = PathBuf::from(program);
         return match path.exists() {
@@ -389,18 +397,17 @@ fn find(program: &str) -> Result<PathBuf, String> {
             true => Err(format!(
                 "{program:?} is not executable; run: chmod +x {program}"
             )),
-            false => Err(format!("{program:?} does not exist")),
+            false => Err(format!(
+                "{program:?} does not exist; give a command, a URL or a directory of skills{hint}"
+            )),
         };
     }
     let path = std::env::var("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(program))
-        .find(usable)
-        .ok_or_else(|| {
-            format!(
-                "command {program:?} not found; PATH is {path}; give its full path or extend PATH"
-            )
-        })
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(usable).ok_or_else(|| {
+        format!(
+            "command {program:?} not found; PATH is {path}; give its full path or extend PATH{hint}"
+        )
+    })
 }
 
 async fn write_all(mut stdin: ChildStdin, mut queue: mpsc::Receiver<Vec<u8>>) {
@@ -425,7 +432,8 @@ pub(super) struct RawHttp(reqwest::Client);
 /// Follows a redirect only within the origin: a server must not send us to another.
 fn same_origin(attempt: reqwest::redirect::Attempt) -> reqwest::redirect::Action {
     let first = attempt.previous().first();
-    if attempt.previous().len() < 5 && first.is_some_and(|u| u.origin() == attempt.url().origin()) {
+    if attempt.previous().len() <= 5 && first.is_some_and(|u| u.origin() == attempt.url().origin())
+    {
         attempt.follow()
     } else {
         attempt.stop()

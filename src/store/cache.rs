@@ -112,8 +112,50 @@ impl Cache {
         out
     }
 
-    /// Removes the blobs that were not used for the longest time, until a tenth is free.
-    fn shrink(&self) {
+    /// What is kept, by directory of a server: its name, files and bytes.
+    pub fn shelves(&self) -> Vec<(String, usize, u64)> {
+        let mut out: std::collections::BTreeMap<String, (usize, u64)> = Default::default();
+        for blob in self.blobs() {
+            let entry = out.entry(blob.shelf).or_default();
+            entry.0 += 1;
+            entry.1 += blob.size;
+        }
+        out.into_iter()
+            .map(|(name, (files, bytes))| (name, files, bytes))
+            .collect()
+    }
+
+    /// Hashes every blob again and removes what does not match its name: how many were checked
+    /// and removed.
+    pub fn verify(&self) -> (usize, usize) {
+        let (mut checked, mut removed) = (0, 0);
+        for blob in self.blobs() {
+            checked += 1;
+            let Ok(dir) = self
+                .root
+                .existing(&blob.shelf)
+                .and_then(|d| d.existing(&blob.aa))
+            else {
+                continue;
+            };
+            let bytes = dir.read(&blob.name, blob.size);
+            let matches = bytes.is_ok_and(|b| Digest::of(&b).hex() == blob.name);
+            if !matches && dir.remove(&blob.name).is_ok() {
+                removed += 1;
+            }
+        }
+        (checked, removed)
+    }
+
+    /// Removes the blobs that were not used for the longest time, down to this many bytes.
+    pub fn prune(&self, to: u64) -> u64 {
+        let before = self.bytes.load(Ordering::Relaxed);
+        self.shrink(to);
+        before.saturating_sub(self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Removes the blobs that were not used for the longest time, down to this many bytes.
+    fn shrink(&self, to: u64) {
         let Some(_only_one) = self.sweeping.try_lock() else {
             return;
         };
@@ -121,7 +163,7 @@ impl Cache {
         blobs.sort_by_key(|b| b.used);
         let mut total: u64 = blobs.iter().map(|b| b.size).sum();
         for blob in &blobs {
-            if total <= self.cap / 10 * 9 {
+            if total <= to {
                 break;
             }
             let dir = self
@@ -216,7 +258,8 @@ impl Shelf {
                 let size = bytes.bytes().len() as u64;
                 let total = self.cache.bytes.fetch_add(size, Ordering::Relaxed) + size;
                 if total > self.cache.cap {
-                    self.cache.shrink();
+                    // A tenth below the cap, so that not every write removes something.
+                    self.cache.shrink(self.cache.cap / 10 * 9);
                 }
             }
             Err(e) => self.warn(&*e),

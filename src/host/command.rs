@@ -1,0 +1,445 @@
+//! What the user does to skills from the command line, by name.
+
+use super::report::{self, Status};
+use super::{Act, File, Host, ask_known};
+use crate::domain::diff::Diff;
+use crate::domain::manifest::{Entry, SetId};
+use crate::domain::name::Label;
+use crate::domain::skill::{From, Known, Scope, Skill};
+use crate::domain::text::printable;
+use crate::domain::tree::View;
+use crate::domain::verify::{Expected, Verified};
+use crate::source::{Event, Listing};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a whole listing may take when the user asks for one.
+const LIST_PATIENCE: Duration = Duration::from_secs(60);
+const TEXT: usize = 500;
+
+/// Why a command could not be done, by the exit code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trouble {
+    /// It could not be done.
+    #[error("{0}")]
+    Failed(String),
+    /// The skill is not what the user was shown.
+    #[error("{0}")]
+    Moved(String),
+}
+
+/// What a person needs to know of a skill before approving it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Detail {
+    /// The server's label.
+    pub label: String,
+    /// How the server is reached.
+    pub server: String,
+    /// The skill on the command line and below the mount point.
+    pub skill: String,
+    /// The URI of its SKILL.md.
+    pub uri: String,
+    /// Its state.
+    pub state: String,
+    /// What it says of itself.
+    pub description: String,
+    /// The set the server publishes now: what an approval would be for.
+    pub set: String,
+    /// Its files.
+    pub files: Vec<FileDetail>,
+    /// Fields of the frontmatter that ask for permissions or name things to run. Nothing is
+    /// granted or run by them.
+    pub requests: Vec<(String, String)>,
+    /// Skills that lie in it; approving it does not approve them.
+    pub nested: Vec<String>,
+    /// What differs from the entry in force, if that is another.
+    pub changes: Option<Diff>,
+}
+
+/// One file of a skill.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileDetail {
+    /// Its path below the skill.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// SHA-256.
+    pub digest: String,
+}
+
+/// Frontmatter fields that ask for something; the rest is description.
+const REQUESTS: [&str; 5] = ["allowed-tools", "hooks", "scripts", "tools", "permissions"];
+
+impl Host {
+    /// Finds what a name on the command line means: `LABEL`, `LABEL/SKILL-PATH`, or a path below
+    /// the mount point. The skill is the innermost one that holds the path.
+    pub fn find(&self, name: &str) -> Result<(u16, Option<Arc<str>>), Trouble> {
+        let below = Path::new(name)
+            .strip_prefix(&self.mountpoint)
+            .ok()
+            .and_then(Path::to_str);
+        let name = below.unwrap_or(name).trim_matches('/');
+        let (label, path) = name.split_once('/').unwrap_or((name, ""));
+        let label = label.parse::<Label>().ok();
+        let slots = (1u16..).zip(&self.slots);
+        let slot = slots
+            .into_iter()
+            .find(|(_, s)| Some(&s.server.label) == label.as_ref());
+        let Some((slot, s)) = slot else {
+            let labels: Vec<&str> = self.slots.iter().map(|s| s.server.label.as_str()).collect();
+            let text = format!(
+                "no server {name:?} here; the labels are: {}",
+                labels.join(", ")
+            );
+            return Err(Trouble::Failed(text));
+        };
+        if path.is_empty() {
+            return Ok((slot, None));
+        }
+        let now = s.now.lock();
+        let holds =
+            |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
+        let dir = |skill: &Skill| match (skill.held(), skill.known()) {
+            (Some(entry), _) | (None, Known::Entry(entry)) => Some(entry.dir.as_str().to_owned()),
+            (None, Known::Declined(d)) => d.dir.as_ref().map(|d| d.as_str().to_owned()),
+            (None, Known::Withdrawn) => None,
+        };
+        let found = now
+            .skills
+            .iter()
+            .filter_map(|(uri, skill)| Some((uri, dir(skill)?)));
+        let found = found
+            .filter(|(_, dir)| holds(dir))
+            .max_by_key(|(_, dir)| dir.len());
+        match found {
+            Some((uri, _)) => Ok((slot, Some(Arc::clone(uri)))),
+            None => {
+                let label = &s.server.label;
+                Err(Trouble::Failed(format!(
+                    "{label} has no skill {path:?}; see: mount-skills list (a skill that is not listed: mount-skills add {label} URI)"
+                )))
+            }
+        }
+    }
+
+    /// Finds a skill, not a whole server.
+    fn find_skill(&self, name: &str) -> Result<(u16, Arc<str>), Trouble> {
+        match self.find(name)? {
+            (slot, Some(uri)) => Ok((slot, uri)),
+            (_, None) => Err(Trouble::Failed(format!(
+                "{name:?} is a server; name a skill: LABEL/SKILL"
+            ))),
+        }
+    }
+
+    fn skill(&self, slot: u16, uri: &Arc<str>) -> Result<Skill, Trouble> {
+        let skill = self
+            .slot(slot)
+            .and_then(|s| s.now.lock().skills.get(uri).cloned());
+        skill.ok_or_else(|| Trouble::Failed("the skill is gone".into()))
+    }
+
+    /// What there is to know of a skill, as the server publishes it now. Fetches no file.
+    pub fn describe(&self, name: &str) -> Result<Detail, Trouble> {
+        let (slot, uri) = self.find_skill(name)?;
+        let skill = self.skill(slot, &uri)?;
+        let entry = newest_or_held(&skill)?;
+        let s = self
+            .slot(slot)
+            .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
+        let label = s.server.label.as_str();
+        let nested = match self.tree().view(slot) {
+            Some(View::Listed(branch)) => branch
+                .skills()
+                .filter(|s| s.entry.dir.is_below(&entry.dir))
+                .map(|s| printable(&format!("{label}/{}", s.entry.dir), TEXT))
+                .collect(),
+            _ => Vec::new(),
+        };
+        let file = |f: &crate::domain::manifest::FileEntry| FileDetail {
+            path: printable(below(entry.dir.as_str(), f.path.as_str()), TEXT),
+            size: f.size,
+            digest: f.digest.to_string(),
+        };
+        let requests = REQUESTS.iter().filter_map(|field| {
+            let value = entry.frontmatter.map.get(*field)?;
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            Some(((*field).to_owned(), printable(&text, TEXT)))
+        });
+        let held = skill.held().filter(|held| *held != &entry);
+        Ok(Detail {
+            label: label.into(),
+            server: printable(&s.server.shown, TEXT),
+            skill: printable(&format!("{label}/{}", entry.dir), TEXT),
+            uri: printable(&entry.uri, TEXT),
+            state: skill.state(self.policy).into(),
+            description: printable(entry.description(), 1024),
+            set: entry.set().map(|s| s.to_string()).unwrap_or_default(),
+            files: entry.files().iter().map(file).collect(),
+            requests: requests.collect(),
+            nested,
+            changes: held.map(|held| Diff::between(held, &entry).map(|t| printable(t, TEXT))),
+        })
+    }
+
+    /// Approves a skill's set (HR-107, HR-110).
+    pub async fn approve(&self, name: &str, set: &str, scope: Scope) -> Result<(), Trouble> {
+        let set: SetId = set.parse().map_err(|e| Trouble::Failed(format!("{e}")))?;
+        let (slot, uri) = self.find_skill(name)?;
+        if self.slot(slot).is_some_and(|s| s.server.locked.is_some()) {
+            let text = "this mount is locked; approve in one that is not, and write the lock anew";
+            return Err(Trouble::Failed(text.into()));
+        }
+        newest_or_held(&self.skill(slot, &uri)?)?;
+        self.act(slot, &uri, Act::Approve(set, scope))
+            .await
+            .map_err(|moved| {
+                Trouble::Moved(format!(
+                    "{name}: {moved}; look at it again with: mount-skills approve {name}"
+                ))
+            })?;
+        self.stored(
+            slot,
+            "the approval holds for this mount, but cannot be stored",
+        )
+    }
+
+    /// Takes a skill away from readers, open files included (HR-112).
+    pub async fn revoke(&self, name: &str) -> Result<(), Trouble> {
+        let (slot, uri) = self.find_skill(name)?;
+        let _ = self.act(slot, &uri, Act::Revoke).await;
+        self.stored(
+            slot,
+            "it is revoked for this mount, but that cannot be stored",
+        )
+    }
+
+    fn stored(&self, slot: u16, but: &str) -> Result<(), Trouble> {
+        if self.slot(slot).is_some_and(|s| s.server.locked.is_some()) {
+            return Ok(());
+        }
+        match self.keep_now(slot) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(e)) => Err(Trouble::Failed(format!("{but}: {e}"))),
+            None => Err(Trouble::Failed(format!(
+                "{but}: there is no state directory"
+            ))),
+        }
+    }
+
+    /// Ends the windows of a skill, or of all skills of a server.
+    pub async fn release(&self, name: &str) -> Result<String, Trouble> {
+        let (slot, uri) = self.find(name)?;
+        let uris = self.held(slot, uri);
+        for uri in &uris {
+            let _ = self.act(slot, uri, Act::Release).await;
+        }
+        Ok(format!("released {}", report::count(uris.len(), "skill")))
+    }
+
+    /// The skills with a window: the one asked for, or all.
+    fn held(&self, slot: u16, uri: Option<Arc<str>>) -> Vec<Arc<str>> {
+        let Some(s) = self.slot(slot) else {
+            return Vec::new();
+        };
+        let now = s.now.lock();
+        let held = now
+            .skills
+            .iter()
+            .filter(|(u, s)| s.held().is_some() && uri.as_ref().is_none_or(|only| only == *u));
+        held.map(|(uri, _)| Arc::clone(uri)).collect()
+    }
+
+    /// Asks the server anew and moves on to what it publishes now: one skill, or all of a server.
+    pub async fn refresh(&self, name: &str) -> Result<String, Trouble> {
+        let (slot, uri) = self.find(name)?;
+        let s = self
+            .slot(slot)
+            .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
+        let source = s
+            .source
+            .get()
+            .ok_or_else(|| Trouble::Failed("not started".into()))?;
+        let failed = |e: crate::source::SourceError| {
+            Trouble::Failed(format!("{name}: {}", printable(&e.to_string(), TEXT)))
+        };
+        if let Some(uri) = uri {
+            let before = newest_or_held(&self.skill(slot, &uri)?).ok();
+            let known = ask_known(&**source, &uri, Instant::now() + self.timeout)
+                .await
+                .map_err(failed)?;
+            let text = match (&known, before) {
+                (Known::Entry(new), Some(old)) => Diff::between(&old, new).summary(),
+                (Known::Entry(_), None) => "it can be loaded now".into(),
+                (Known::Declined(d), _) => {
+                    format!("declined: {}", printable(&d.reason.to_string(), TEXT))
+                }
+                (Known::Withdrawn, _) => "the server no longer serves it".into(),
+            };
+            let _ = self.act(slot, &uri, Act::Refresh(known)).await;
+            return Ok(text);
+        }
+        let listing = source
+            .list(Instant::now() + LIST_PATIENCE)
+            .await
+            .map_err(failed)?;
+        let Listing { entries, .. } = &listing;
+        let text = format!("{} published", report::count(entries.len(), "skill"));
+        self.event(slot, Event::Listed(listing));
+        for uri in self.held(slot, None) {
+            let _ = self.act(slot, &uri, Act::Release).await;
+        }
+        Ok(text)
+    }
+
+    /// Adds a skill that its server does not list, by its URI (HR-47).
+    pub async fn add(&self, label: &str, uri: &str) -> Result<String, Trouble> {
+        let (slot, _) = self.find(label)?;
+        let s = self
+            .slot(slot)
+            .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
+        let source = s
+            .source
+            .get()
+            .ok_or_else(|| Trouble::Failed("not started".into()))?;
+        let shown = printable(uri, TEXT);
+        match ask_known(&**source, uri, Instant::now() + self.timeout).await {
+            Ok(Known::Entry(entry)) => {
+                let path = self.mountpoint.join(label).join(entry.dir.as_str());
+                let _ = self
+                    .act(slot, &uri.into(), Act::Name(Known::Entry(entry)))
+                    .await;
+                Ok(printable(&path.display().to_string(), 4096))
+            }
+            Ok(Known::Declined(d)) => {
+                let reason = printable(&d.reason.to_string(), TEXT);
+                Err(Trouble::Failed(format!(
+                    "{label}: {shown} is declined: {reason}"
+                )))
+            }
+            Ok(Known::Withdrawn) => Err(Trouble::Failed(format!(
+                "{label}: the server serves no skill at {shown}"
+            ))),
+            Err(e) => {
+                let reason = printable(&e.to_string(), TEXT);
+                Err(Trouble::Failed(format!(
+                    "{label}: {shown} could not be asked for: {reason}"
+                )))
+            }
+        }
+    }
+
+    /// Whether running what the skill at this path says was approved for its set in force
+    /// (HR-98); a reason, if not.
+    pub fn gate(&self, name: &str) -> Result<(), Trouble> {
+        let (slot, uri) = self.find_skill(name)?;
+        let skill = self.skill(slot, &uri)?;
+        if skill.may_execute(self.policy) {
+            return Ok(());
+        }
+        Err(Trouble::Failed(format!(
+            "execution is not approved for {name} (state: {}); the user may run: mount-skills approve --exec {name}",
+            skill.state(self.policy)
+        )))
+    }
+
+    /// The content of one file of a skill as the server publishes it now, checked, without
+    /// loading the skill: no window, no approval (HR-60, HR-105).
+    pub async fn inspect(
+        self: &Arc<Self>,
+        name: &str,
+        file: Option<&str>,
+    ) -> Result<(Detail, Verified), Trouble> {
+        let detail = self.describe(name)?;
+        let (slot, uri) = self.find_skill(name)?;
+        let entry = newest_or_held(&self.skill(slot, &uri)?)?;
+        let wanted = file.unwrap_or("SKILL.md");
+        let row = entry
+            .files()
+            .iter()
+            .find(|f| below(entry.dir.as_str(), f.path.as_str()) == wanted);
+        let Some(row) = row else {
+            return Err(Trouble::Failed(format!("{name} lists no file {wanted:?}")));
+        };
+        let own = row.uri == entry.uri;
+        let expected = Expected {
+            uri: Arc::clone(&row.uri),
+            digest: row.digest,
+            size: row.size,
+            frontmatter: own.then(|| entry.frontmatter.clone()),
+        };
+        let (digest, front) = expected.key();
+        let (from, loads, claims) = (From::Anywhere, Vec::new(), Vec::new());
+        let file = File {
+            key: (slot, digest, front),
+            expected,
+            from,
+            loads,
+            claims,
+        };
+        let path = format!("{}/{wanted}", detail.skill);
+        match Arc::clone(self).fetch(path, file).await {
+            Ok(bytes) => Ok((detail, bytes)),
+            Err(e) => Err(Trouble::Failed(format!(
+                "{name}: {wanted} cannot be shown ({e:?}); see: mount-skills status"
+            ))),
+        }
+    }
+
+    /// Every skill that may be read, with the set in force: what `lock` writes.
+    pub fn locked(&self) -> Vec<(String, String, String)> {
+        let tree = self.tree();
+        let slots = (1u16..).zip(&self.slots);
+        slots
+            .flat_map(|(slot, s)| {
+                let label = s.server.label.to_string();
+                let skills: Vec<_> = match tree.view(slot) {
+                    Some(View::Listed(branch)) => branch.skills().cloned().collect(),
+                    _ => Vec::new(),
+                };
+                skills.into_iter().filter_map(move |s| {
+                    Some((
+                        label.clone(),
+                        s.entry.set()?.to_string(),
+                        s.entry.uri.to_string(),
+                    ))
+                })
+            })
+            .collect()
+    }
+
+    /// The status with one server only, if a label is given.
+    pub fn status_of(&self, label: Option<&str>) -> Status {
+        let mut status = self.status();
+        status
+            .servers
+            .retain(|s| label.is_none_or(|l| l == s.label));
+        status
+    }
+}
+
+/// The entry that a command is about: the newest, or the held one of a withdrawn skill.
+fn newest_or_held(skill: &Skill) -> Result<Arc<Entry>, Trouble> {
+    if let Some(entry) = skill.newest().or(skill.held()) {
+        return Ok(Arc::clone(entry));
+    }
+    Err(Trouble::Failed(match skill.known() {
+        Known::Declined(d) => format!(
+            "the skill is declined: {}",
+            printable(&d.reason.to_string(), TEXT)
+        ),
+        Known::Entry(_) | Known::Withdrawn => "the server no longer serves the skill".into(),
+    }))
+}
+
+/// A file's path below its skill.
+fn below<'a>(dir: &str, path: &'a str) -> &'a str {
+    path.strip_prefix(dir)
+        .and_then(|rest| rest.strip_prefix('/'))
+        .unwrap_or(path)
+}

@@ -1,0 +1,483 @@
+//! The only wiring: who is plugged into whom.
+//!
+//! One function a subcommand. What mounts is in [`mount`]; the rest asks a running daemon over
+//! its control socket and prints the answer.
+
+mod lock;
+mod mount;
+mod progress;
+
+use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
+use crate::control::{self, ControlError, Reply, Verb};
+use crate::domain::name::Label;
+use crate::domain::skill::Scope;
+use crate::domain::text::printable;
+use crate::fuse::mount::{self as fuse_mount, MountError};
+use crate::host::command::{Detail, Trouble};
+use crate::host::report::{Status, count};
+use crate::serve::{self, Watch};
+use crate::store::cache::{self, Cache};
+use crate::store::state;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use etcetera::BaseStrategy;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long `unmount` waits until all is gone.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How a run ends: the exit code says what kind of trouble it was.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It could not be done (exit code 1).
+    #[error("{0}")]
+    Failed(String),
+    /// The command line makes no sense (exit code 2).
+    #[error("{0}")]
+    Usage(String),
+    /// Something is not what it was when the user looked (exit code 3).
+    #[error("{0}")]
+    Moved(String),
+    /// The command of `run` ended with this exit code.
+    #[error("the command ended with exit code {0}")]
+    Command(u8),
+}
+
+impl Failure {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Moved(_) => 3,
+            Self::Command(code) => *code,
+        }
+    }
+
+    /// Whether the user has to be told; a command speaks for itself.
+    pub fn is_silent(&self) -> bool {
+        matches!(self, Self::Command(_))
+    }
+}
+
+impl From<MountError> for Failure {
+    fn from(e: MountError) -> Self {
+        Self::Failed(e.to_string())
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(e: ControlError) -> Self {
+        Self::Failed(e.to_string())
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(e: Trouble) -> Self {
+        match e {
+            Trouble::Failed(text) => Self::Failed(text),
+            Trouble::Moved(text) => Self::Moved(text),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        Self::Failed(e.to_string())
+    }
+}
+
+/// Does what the command line asks.
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    let Some(command) = cli.command else {
+        if cli.mount.servers.servers.is_empty() {
+            return Err(no_servers(&cli.mount.mountpoint));
+        }
+        return mount::mount(&cli.mount);
+    };
+    let ask = Ask { mountpoint: cli.at };
+    match command {
+        Command::Run {
+            servers,
+            at,
+            command,
+        } => {
+            if servers.servers.is_empty() {
+                return Err(no_servers(Path::new("")));
+            }
+            mount::run(&servers, at.as_deref(), &command)
+        }
+        Command::List {
+            label,
+            format,
+            json,
+            max_chars,
+        } => {
+            let status = ask.status(label)?;
+            let format = if json { Format::Json } else { format };
+            say(match format {
+                Format::Text => print::list(&status),
+                Format::Json => pretty(&print::list_json(&status))?,
+                Format::Markdown => print::list_prompt(&status, false, max_chars),
+                Format::Xml => print::list_prompt(&status, true, max_chars),
+            })
+        }
+        Command::Status { what, json } => status(&ask, what.as_deref(), json),
+        Command::Show { skill, file, json } => show(&ask, &skill, &file, json),
+        Command::Diff { skill, json } => {
+            let detail = ask.describe(&skill)?;
+            say(if json {
+                pretty(&detail)?
+            } else {
+                print::diff(&detail)
+            })
+        }
+        Command::Approve { skill, set, exec } => approve(&ask, &skill, set, exec),
+        Command::Revoke { skill } => ask.done(Verb::Revoke { skill }),
+        Command::Refresh { target } => ask.done(Verb::Refresh { target }),
+        Command::Release { target } => ask.done(Verb::Release { target }),
+        Command::Add { label, uri } => ask.done(Verb::Add { label, uri }),
+        Command::Gate { path } => {
+            let full = std::path::absolute(&path).ok().filter(|p| p.exists());
+            let skill = full.map_or(path, |p| p.display().to_string());
+            ask.done(Verb::Gate { skill })
+        }
+        Command::Lock { check } => lock::lock(&ask, check.as_deref()),
+        Command::Forget { label } => forget(&label),
+        Command::Cache { what } => cached(&what),
+        Command::Unmount { mountpoint } => unmount(Ask {
+            mountpoint: mountpoint.or(ask.mountpoint),
+        }),
+        Command::Serve { dir, http, watch } => {
+            let watch = if watch { Watch::Yes } else { Watch::No };
+            let ready = |url: &str| {
+                let _ = say(format!("serving {} at {url}", dir.display()));
+            };
+            let options = serve::Options {
+                dir: dir.clone(),
+                http,
+                watch,
+            };
+            Ok(mount::runtime()?.block_on(serve::serve(options, ready))?)
+        }
+        Command::Guard {
+            mountpoint,
+            device,
+            then,
+        } => {
+            fuse_mount::guard(&mountpoint, &device, then.as_deref());
+            Ok(())
+        }
+    }
+}
+
+fn no_servers(mountpoint: &Path) -> Failure {
+    let mut text =
+        "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]".to_owned();
+    let word = mountpoint
+        .to_str()
+        .filter(|w| !w.is_empty() && !w.contains('/'));
+    if let Some(word) = word {
+        text = format!("there is no command {word:?}; see: mount-skills --help. To mount, {text}");
+    }
+    Failure::Usage(text)
+}
+
+/// Writes text to stdout; a reader that went away is no fault of ours.
+fn say(text: String) -> Result<(), Failure> {
+    let text = text.trim_end_matches('\n');
+    if text.is_empty() {
+        return Ok(());
+    }
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+fn pretty(value: &impl serde::Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value).map_err(io::Error::from)?)
+}
+
+/// The directories that the XDG rules give this user.
+struct Dirs {
+    cache: Option<PathBuf>,
+    state: Option<PathBuf>,
+}
+
+impl Dirs {
+    fn find() -> Self {
+        let xdg = etcetera::base_strategy::Xdg::new().ok();
+        Self {
+            cache: xdg.as_ref().map(|x| x.cache_dir()),
+            state: xdg.and_then(|x| x.state_dir()),
+        }
+    }
+
+    /// Where the control sockets are.
+    fn control(&self) -> PathBuf {
+        control::directory(self.state.as_deref())
+    }
+}
+
+/// A question to the daemon of a mount.
+struct Ask {
+    mountpoint: Option<PathBuf>,
+}
+
+impl Ask {
+    fn send(&self, verb: &Verb) -> Result<Reply, ControlError> {
+        control::ask(&Dirs::find().control(), self.mountpoint.as_deref(), verb)
+    }
+
+    fn reply(&self, verb: &Verb) -> Result<Reply, Failure> {
+        match self.send(verb)? {
+            Reply::Trouble(trouble) => Err(trouble.into()),
+            reply => Ok(reply),
+        }
+    }
+
+    /// For verbs whose answer is at most a line.
+    fn done(&self, verb: Verb) -> Result<(), Failure> {
+        match self.reply(&verb)? {
+            Reply::Done(text) => say(text),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn status(&self, label: Option<String>) -> Result<Status, Failure> {
+        match self.reply(&Verb::Status { label })? {
+            Reply::Status(status) => Ok(*status),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn describe(&self, skill: &str) -> Result<Detail, Failure> {
+        match self.reply(&Verb::Describe {
+            skill: skill.into(),
+        })? {
+            Reply::Detail(detail) => Ok(*detail),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure::Failed("the daemon gave an answer to another question; restart the mount".into())
+}
+
+fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
+    let Some(what) = what else {
+        let status = ask.status(None)?;
+        return say(if json {
+            pretty(&status)?
+        } else {
+            print::status(&status)
+        });
+    };
+    // A path that is there says which mount it is about, unless that was said.
+    let full = std::path::absolute(what).ok();
+    let ask = match (&ask.mountpoint, &full) {
+        (None, Some(full)) if full.exists() => &Ask {
+            mountpoint: Some(full.clone()),
+        },
+        _ => ask,
+    };
+    let status = match ask.status(None) {
+        Err(_) if ask.mountpoint.is_some() && ask.mountpoint == full => {
+            Ask { mountpoint: None }.status(None)?
+        }
+        other => other?,
+    };
+    let below = full
+        .as_ref()
+        .and_then(|f| f.strip_prefix(&status.mountpoint).ok());
+    let path = below
+        .and_then(Path::to_str)
+        .unwrap_or(what)
+        .trim_matches('/')
+        .to_owned();
+    if path.is_empty() {
+        return say(if json {
+            pretty(&status)?
+        } else {
+            print::status(&status)
+        });
+    }
+    let label = path.split('/').next().unwrap_or(&path).to_owned();
+    let mut one = status.clone();
+    one.servers.retain(|s| s.label == label);
+    if one.servers.is_empty() {
+        return Err(Failure::Failed(format!(
+            "{} has no server {label:?}",
+            status.mountpoint
+        )));
+    }
+    if json {
+        return say(pretty(&one)?);
+    }
+    if path == label {
+        return say(print::status(&one));
+    }
+    say(print::status_of(&one, &path).unwrap_or_default())
+}
+
+fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
+    let verb = Verb::Show {
+        skill: skill.into(),
+        file: Some(file.into()),
+    };
+    let Reply::Content(detail, content) = ask.reply(&verb)? else {
+        return Err(unexpected());
+    };
+    if json {
+        return say(pretty(&serde_json::json!({
+            "server": detail.label, "skill": detail.skill, "uri": detail.uri, "file": file,
+            "loaded": false, "base64": content,
+        }))?);
+    }
+    let bytes = STANDARD
+        .decode(content)
+        .map_err(|e| Failure::Failed(e.to_string()))?;
+    // The frame goes to stderr, so that the content can be piped as it is.
+    let frame = format!(
+        "from server {} ({}), not loaded, untrusted",
+        detail.label, detail.server
+    );
+    let _ = writeln!(io::stderr(), "--- {}/{file}: {frame} ---", detail.skill);
+    let mut out = io::stdout().lock();
+    let written = if io::stdout().is_terminal() {
+        let text = String::from_utf8_lossy(&bytes);
+        text.lines()
+            .try_for_each(|line| writeln!(out, "{}", printable(line, usize::MAX)))
+    } else {
+        out.write_all(&bytes)
+    };
+    let _ = writeln!(io::stderr(), "--- end of {}/{file} ---", detail.skill);
+    match written {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Shows what would be approved and asks; or takes the set that the user already knows.
+fn approve(ask: &Ask, skill: &str, set: Option<String>, exec: bool) -> Result<(), Failure> {
+    let scope = if exec {
+        Scope::ReadAndExecute
+    } else {
+        Scope::Read
+    };
+    let set = match set {
+        Some(set) => set,
+        None => {
+            let detail = ask.describe(skill)?;
+            say(print::detail(&detail))?;
+            if !io::stdin().is_terminal() {
+                return Err(Failure::Usage(format!(
+                    "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
+                    detail.set
+                )));
+            }
+            let what = if exec {
+                "reading and execution"
+            } else {
+                "reading"
+            };
+            let _ = write!(io::stderr(), "approve {what} of exactly this set? [y/N] ");
+            let mut answer = String::new();
+            io::stdin().read_line(&mut answer)?;
+            if !matches!(answer.trim(), "y" | "Y" | "yes") {
+                return Err(Failure::Failed("not approved".into()));
+            }
+            detail.set
+        }
+    };
+    ask.done(Verb::Approve {
+        skill: skill.into(),
+        set,
+        scope,
+    })
+}
+
+/// Removes all that is kept of a server, unless it is in use.
+fn forget(label: &str) -> Result<(), Failure> {
+    let label: Label = label.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
+    let dirs = Dirs::find();
+    let used = match control::ask(&dirs.control(), None, &Verb::Status { label: None }) {
+        Ok(Reply::Status(status)) => {
+            let uses = status.servers.iter().any(|s| s.label == label.as_str());
+            uses.then_some(status.mountpoint)
+        }
+        Err(ControlError::Several(mounts)) => Some(mounts.join(", ")),
+        _ => None,
+    };
+    if let Some(mountpoint) = used {
+        return Err(Failure::Failed(format!(
+            "{label} may be in use at {mountpoint}; first run: mount-skills unmount {mountpoint}"
+        )));
+    }
+    let of = |dir: &Option<PathBuf>, remove: fn(&Path, &Label) -> io::Result<u64>| {
+        dir.as_ref().map_or(Ok(0), |dir| remove(dir, &label))
+    };
+    let removed = of(&dirs.cache, cache::forget)? + of(&dirs.state, state::forget)?;
+    say(match removed {
+        0 => format!("nothing was kept of {label}"),
+        _ => format!("forgot {label}: cached files, approvals, windows and listing"),
+    })
+}
+
+fn cached(what: &CacheCommand) -> Result<(), Failure> {
+    let dir = Dirs::find()
+        .cache
+        .ok_or_else(|| Failure::Failed("there is no cache directory".into()))?;
+    let cache = Cache::open(&dir, u64::MAX).map_err(|e| Failure::Failed(e.to_string()))?;
+    match what {
+        CacheCommand::List { json } => {
+            let shelves = cache.shelves();
+            if *json {
+                let rows = shelves.iter().map(|(name, files, bytes)| {
+                    serde_json::json!({"server": name, "files": files, "bytes": bytes})
+                });
+                return say(pretty(&rows.collect::<Vec<_>>())?);
+            }
+            let rows = shelves.iter().map(|(name, files, bytes)| {
+                format!(
+                    "{name}  {}, {}\n",
+                    count(*files, "file"),
+                    print::size(*bytes)
+                )
+            });
+            say(rows.collect())
+        }
+        CacheCommand::Verify => {
+            let (checked, removed) = cache.verify();
+            say(format!(
+                "{} checked, {removed} damaged and removed",
+                count(checked, "file")
+            ))
+        }
+        CacheCommand::Prune { to } => say(format!("freed {}", print::size(cache.prune(to << 20)))),
+    }
+}
+
+fn unmount(ask: Ask) -> Result<(), Failure> {
+    match ask.send(&Verb::Unmount) {
+        Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
+        Ok(_) => {
+            // The daemon's socket goes when all else is gone.
+            let until = Instant::now() + UNMOUNT_PATIENCE;
+            while Instant::now() < until {
+                if let Err(ControlError::None { .. }) = ask.send(&Verb::Status { label: None }) {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let text = "the daemon is still ending; look again with: mount-skills status";
+            Err(Failure::Failed(text.into()))
+        }
+        Err(ControlError::None { at }) => say(format!("nothing is mounted{at}")),
+        Err(e) => Err(e.into()),
+    }
+}
