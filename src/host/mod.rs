@@ -88,9 +88,10 @@ pub struct Host {
     policy: Policy,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
-    flights: Flights<(Key, From), Result<Verified, ReadError>>,
-    /// Reads that failed a moment ago.
-    memo: Mutex<HashMap<Key, (Instant, ReadError)>>,
+    flights: Flights<(Key, Arc<str>, From), Result<Verified, ReadError>>,
+    /// Reads that failed a moment ago, by their URI as well: what one URI gave says nothing of
+    /// another that promises the same bytes.
+    memo: Mutex<HashMap<(Key, Arc<str>), (Instant, ReadError)>>,
     refusals: Mutex<Refusals>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
@@ -309,7 +310,7 @@ impl Host {
             return Some(self.admit(&file, bytes));
         }
         let memo = self.memo.lock();
-        memo.get(&file.key)
+        memo.get(&(file.key, file.expected.uri))
             .filter(|(at, _)| at.elapsed() < MEMO)
             .map(|(_, e)| Err(*e))
     }
@@ -329,7 +330,8 @@ impl Host {
             Resolved::Disputed(claims) => return self.settle_dispute(ino, &claims).await,
         };
         let path = self.tree().path(ino).unwrap_or_default();
-        let flight = (file.key, file.from);
+        let (key, uri) = (file.key, Arc::clone(&file.expected.uri));
+        let flight = (key, uri, file.from);
         let host = Arc::clone(self);
         let fetch = move || async move { host.fetch(path, file).await };
         let result = self
@@ -339,7 +341,7 @@ impl Host {
             .unwrap_or(Err(ReadError::Internal));
         // Decide again: the entry may have changed while the bytes were on their way.
         match (result, self.resolve(ino)) {
-            (Ok(bytes), Ok(Resolved::File(now))) if now.key == flight.0 => self.admit(&now, bytes),
+            (Ok(bytes), Ok(Resolved::File(now))) if now.key == key => self.admit(&now, bytes),
             (Ok(_), Ok(_)) => Err(ReadError::Stale),
             (Ok(_), Err(e)) => Err(e),
             (Err(e), _) => Err(e),
@@ -425,7 +427,8 @@ impl Host {
             Err(e) => {
                 let mut memo = self.memo.lock();
                 memo.retain(|_, (at, _)| at.elapsed() < MEMO);
-                memo.insert(file.key, (Instant::now(), *e));
+                let uri = Arc::clone(&file.expected.uri);
+                memo.insert((file.key, uri), (Instant::now(), *e));
             }
         }
         result
@@ -742,7 +745,7 @@ impl Host {
         let branch = Branch::of_skills(slot, shown, declined, previous, &seen, unix_now());
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
-        self.memo.lock().retain(|(of, ..), _| *of != slot);
+        self.memo.lock().retain(|((of, ..), _), _| *of != slot);
     }
 
     /// Puts the next tree in place and tells the kernel what differs. Only the writer and its
