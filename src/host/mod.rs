@@ -78,9 +78,10 @@ pub struct Host {
     slots: Vec<Slot>,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
-    flights: Flights<Key, Result<Verified, ReadError>>,
-    /// Reads that failed a moment ago.
-    memo: Mutex<HashMap<Key, (Instant, ReadError)>>,
+    flights: Flights<(Key, Arc<str>), Result<Verified, ReadError>>,
+    /// Reads that failed a moment ago, by their URI as well: what one URI gave says nothing of
+    /// another that promises the same bytes.
+    memo: Mutex<HashMap<(Key, Arc<str>), (Instant, ReadError)>>,
     refusals: Mutex<Refusals>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
@@ -275,12 +276,12 @@ impl Host {
         match self.resolve(ino) {
             Err(e) => Some(Err(e)),
             Ok(Resolved::Text(text)) => Some(Ok(text)),
-            Ok(Resolved::File { key, .. }) => {
+            Ok(Resolved::File { key, expected, .. }) => {
                 if let Some(file) = self.memory.get(&key) {
                     return Some(Ok(file));
                 }
                 let memo = self.memo.lock();
-                memo.get(&key)
+                memo.get(&(key, expected.uri))
                     .filter(|(at, _)| at.elapsed() < MEMO)
                     .map(|(_, e)| Err(*e))
             }
@@ -307,11 +308,12 @@ impl Host {
             Resolved::Disputed(claims) => return self.settle_dispute(slot, ino, &claims).await,
         };
         let path = self.tree().path(ino).unwrap_or_default();
+        let flight = (key, expected.uri.clone());
         let host = Arc::clone(self);
         let fetch = move || async move { host.fetch(slot, path, key, expected, claims).await };
         let result = self
             .flights
-            .join(key, fetch)
+            .join(flight, fetch)
             .await
             .unwrap_or(Err(ReadError::Internal));
         // Decide again: the entry may have changed while the bytes were on their way.
@@ -364,7 +366,7 @@ impl Host {
             Err(e) => {
                 let mut memo = self.memo.lock();
                 memo.retain(|_, (at, _)| at.elapsed() < MEMO);
-                memo.insert(key, (Instant::now(), *e));
+                memo.insert((key, expected.uri), (Instant::now(), *e));
             }
         }
         result
