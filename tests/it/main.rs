@@ -11,6 +11,7 @@
     clippy::unwrap_used
 )]
 
+mod availability;
 mod lazy;
 mod rig;
 mod verification;
