@@ -12,6 +12,8 @@
 )]
 
 mod availability;
+mod cache;
 mod lazy;
+mod real_servers;
 mod rig;
 mod verification;

@@ -308,6 +308,12 @@ fn wipe(dir: &Path, mount: &Path) {
         let left = processes_with(&name);
         left.iter().for_each(|(pid, _)| kill(*pid, Signal::KILL));
         detach(mount);
+        let below = |r: &&str| r.split(' ').nth(4).is_some_and(|p| p.starts_with(&name));
+        let rows = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for row in rows.lines().filter(below) {
+            let path = row.split(' ').nth(4).unwrap_or_default();
+            let _ = Command::new("umount").arg("-l").arg(path).output();
+        }
         if left.is_empty() {
             return;
         }
@@ -473,7 +479,7 @@ impl Rig {
             .arg(server_file("scripted.py"))
             .arg(self.scene_file(label));
         command.arg("--http").arg(&port_file);
-        self.keep_server(&mut command);
+        self.keep_server(command.stdout(Stdio::null()));
         let (started, url) = ("its start", "the URL of a scripted server");
         until(started, 15.0, || self.log(label, "start").len() > before);
         wait(url, 15.0, || {
@@ -487,12 +493,11 @@ impl Rig {
 
     /// Starts a server that ends with this rig: its stdin stays open until then.
     pub(crate) fn keep_server(&mut self, command: &mut Command) {
-        let err = File::create(self.dir().join("servers.err")).unwrap();
-        let child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(err)
-            .spawn();
+        let err = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir().join("servers.err"));
+        let child = command.stdin(Stdio::piped()).stderr(err.unwrap()).spawn();
         self.servers.push(child.unwrap());
     }
 
