@@ -13,7 +13,9 @@
 
 mod availability;
 mod cache;
+mod kernel;
 mod lazy;
+mod protocol;
 mod real_servers;
 mod rig;
 mod verification;
