@@ -13,8 +13,12 @@
 
 mod availability;
 mod cache;
+mod cli;
+mod conformance;
 mod kernel;
+mod layering;
 mod lazy;
+mod nonroot;
 mod protocol;
 mod real_servers;
 mod rig;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, Once, RwLock};
@@ -280,6 +280,9 @@ fn watch() {
                 wipe(&rig.dir, &rig.mount);
                 let _ = fs::remove_dir_all(&rig.dir);
             }
+            if let Some(mode) = FUSE_MODE.lock().ok().and_then(|m| *m) {
+                let _ = fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(mode));
+            }
             std::process::abort();
         }
     }
@@ -336,8 +339,12 @@ pub(crate) struct Rig {
     mount: PathBuf,
     daemon: Option<Child>,
     servers: Vec<Child>,
-    /// The program; another copy of it where another user must be able to run it.
+    /// The program; a copy of it where another user must be able to run it.
     pub(crate) bin: PathBuf,
+    /// The user that programs run as, if not our own.
+    user: Option<u32>,
+    /// Where the scripted server is.
+    script: PathBuf,
 }
 
 impl Rig {
@@ -391,6 +398,8 @@ impl Rig {
             daemon: None,
             servers: Vec::new(),
             bin: BIN.into(),
+            user: None,
+            script: server_file("scripted.py").into(),
         }
     }
 
@@ -410,7 +419,17 @@ impl Rig {
 
     /// A program with this rig's environment and nothing else of ours.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = match self.user {
+            None => Command::new(program),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command
+                    .arg(format!("--reuid={user}"))
+                    .arg(format!("--regid={user}"));
+                command.args(["--clear-groups", "--"]).arg(program);
+                command
+            }
+        };
         command.env_clear().current_dir("/").stdin(Stdio::null());
         command
             .env("PATH", std::env::var_os("PATH").unwrap())
@@ -442,6 +461,30 @@ impl Rig {
         run(self.command(&self.bin).args(args))
     }
 
+    /// From now on all programs run as this user, who gets the rig's directory. For root only.
+    pub(crate) fn become_user(&mut self, user: u32) {
+        let own = |path: &Path| std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+        self.bin = self.dir().join("program");
+        fs::copy(BIN, &self.bin).unwrap();
+        for name in ["scripted.py", "scene.py"] {
+            fs::copy(server_file(name), self.dir().join(name)).unwrap();
+        }
+        self.script = self.dir().join("scripted.py");
+        own(self.dir());
+        fs::read_dir(self.dir())
+            .unwrap()
+            .for_each(|entry| own(&entry.unwrap().path()));
+        self.user = Some(user);
+    }
+
+    /// The Python of the machine: one below somebody's home is closed to other users.
+    fn python(&self) -> &'static str {
+        match self.user {
+            None => "python3",
+            Some(_) => "/usr/bin/python3",
+        }
+    }
+
     // ---- scenes ----
 
     fn scene_file(&self, label: &str) -> PathBuf {
@@ -458,9 +501,9 @@ impl Rig {
 
     /// The command line of a label's scripted server.
     pub(crate) fn scripted(&self, label: &str) -> String {
-        let script = server_file("scripted.py");
+        let (python, script) = (self.python(), self.script.display().to_string());
         let words = [
-            "python3",
+            python,
             "-S",
             "-E",
             &script,
@@ -904,6 +947,45 @@ impl Drop for Rig {
     }
 }
 
+/// Lets every user mount, for as long as it lives; the device is set back afterwards, also by the
+/// watchdog. One at a time.
+pub(crate) struct FuseForAll {
+    before: u32,
+    _alone: MutexGuard<'static, ()>,
+}
+
+static FUSE: Mutex<()> = Mutex::new(());
+static FUSE_MODE: Mutex<Option<u32>> = Mutex::new(None);
+
+impl FuseForAll {
+    pub(crate) fn open() -> Self {
+        Self::with(0o666)
+    }
+
+    /// The other way round: only root may use the device.
+    pub(crate) fn closed() -> Self {
+        Self::with(0o600)
+    }
+
+    fn with(mode: u32) -> Self {
+        let alone = FUSE.lock().unwrap_or_else(|e| e.into_inner());
+        let before = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o7777;
+        *FUSE_MODE.lock().unwrap() = Some(before);
+        fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(mode)).unwrap();
+        Self {
+            before,
+            _alone: alone,
+        }
+    }
+}
+
+impl Drop for FuseForAll {
+    fn drop(&mut self) {
+        let _ = fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(self.before));
+        *FUSE_MODE.lock().unwrap() = None;
+    }
+}
+
 /// A server's part of a status.
 fn server(status: &Value, label: &str) -> Value {
     let servers = status["servers"].as_array().unwrap();
@@ -931,9 +1013,4 @@ pub(crate) fn skill(path: &str, files: Value) -> Value {
 /// The SKILL.md that a scripted server makes up for a skill.
 pub(crate) fn skill_md(name: &str) -> String {
     format!("---\nname: {name}\ndescription: A scripted skill\n---\n\nBody of {name}.\n")
-}
-
-/// A file's inode number, by a fresh lookup.
-pub(crate) fn ino(path: &Path) -> u64 {
-    fs::metadata(path).unwrap().ino()
 }
