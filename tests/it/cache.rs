@@ -1,0 +1,478 @@
+//! What is kept on disk: never trusted, ours alone, and never needed.
+
+use crate::rig::{self, Content, Rig, is_root, ok, sha256, skill, until};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+fn files(names: &[&str]) -> BTreeMap<String, String> {
+    names
+        .iter()
+        .map(|n| ((*n).to_owned(), format!("content of {n}\n")))
+        .collect()
+}
+
+fn scene(files: &BTreeMap<String, String>) -> Value {
+    json!({"skills": [skill("s", json!(files))], "ttlMs": 3_600_000})
+}
+
+fn down(mut scene: Value) -> Value {
+    scene["start"] = json!({"exit": 1});
+    scene
+}
+
+#[test]
+fn hr80_hr82_a_second_run_reads_nothing_from_the_wire() {
+    let mut rig = Rig::new();
+    let files = files(&["a", "b", "c"]);
+    rig.scene("lab", scene(&files));
+    rig.up(&["lab"], &[]);
+    let sums = rig
+        .sh("cd $M && find lab -type f -exec sha256sum {} + | sort")
+        .good();
+    files
+        .values()
+        .for_each(|content| drop(rig.blob(content.as_bytes())));
+    rig.blob(rig::skill_md("s").as_bytes());
+    let target = rig.scripted("lab");
+    rig.remount(&[("lab", &target)], &[]);
+    rig.ready("lab");
+    assert_eq!(
+        rig.sh("cd $M && find lab -type f -exec sha256sum {} + | sort")
+            .good(),
+        sums
+    );
+    let reads: usize = rig.reads("lab").values().sum();
+    assert_eq!(reads, files.len() + 1, "all of the first run");
+    assert_eq!(
+        rig.status()["cache"]["hits"],
+        files.len() + 1,
+        "each hashed again"
+    );
+}
+
+/// What somebody does to a cached copy.
+type Harm = (&'static str, fn(&Path, &Path));
+
+const HARMS: [Harm; 10] = [
+    ("flipped", |copy, _| {
+        let mut bytes = fs::read(copy).unwrap();
+        bytes[3] ^= 1;
+        fs::write(copy, bytes).unwrap();
+    }),
+    ("shortened", |copy, _| {
+        File::options()
+            .write(true)
+            .open(copy)
+            .unwrap()
+            .set_len(5)
+            .unwrap()
+    }),
+    ("emptied", |copy, _| {
+        File::options()
+            .write(true)
+            .open(copy)
+            .unwrap()
+            .set_len(0)
+            .unwrap()
+    }),
+    ("longer", |copy, _| {
+        File::options()
+            .append(true)
+            .open(copy)
+            .unwrap()
+            .write_all(b"x")
+            .unwrap()
+    }),
+    ("secret", |copy, secret| {
+        fs::remove_file(copy).unwrap();
+        std::os::unix::fs::symlink(secret, copy).unwrap();
+    }),
+    ("dangling", |copy, _| {
+        fs::remove_file(copy).unwrap();
+        std::os::unix::fs::symlink("nowhere", copy).unwrap();
+    }),
+    ("fifo", |copy, _| {
+        fs::remove_file(copy).unwrap();
+        let mode = rustix::fs::Mode::from(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, copy, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    }),
+    ("directory", |copy, _| {
+        fs::remove_file(copy).unwrap();
+        fs::create_dir(copy).unwrap();
+    }),
+    ("closed", |copy, _| {
+        fs::set_permissions(copy, fs::Permissions::from_mode(0)).unwrap()
+    }),
+    ("removed", |copy, _| fs::remove_file(copy).unwrap()),
+];
+
+/// Harms every cached copy; they are of mode 0400, which stops everybody but root.
+fn harm(rig: &Rig, files: &BTreeMap<String, String>, secret: &Path) {
+    for (name, harm) in HARMS {
+        let copy = rig.blob(files[name].as_bytes());
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+        harm(&copy, secret);
+    }
+}
+
+#[test]
+fn c55_hr82_a_harmed_copy_is_never_served_and_is_replaced_or_gone() {
+    let mut rig = Rig::new();
+    let names: Vec<&str> = HARMS.iter().map(|(name, _)| *name).collect();
+    let files = files(&names);
+    let secret = rig.dir().join("secret");
+    fs::write(&secret, "SECRET of somebody else\n").unwrap();
+    let read = |rig: &Rig, name: &str| -> Content { rig.cat(&format!("lab/s/{name}")) };
+    rig.scene("lab", scene(&files));
+    rig.up(&["lab"], &[]);
+    files
+        .iter()
+        .for_each(|(name, content)| assert_eq!(read(&rig, name), ok(content)));
+    harm(&rig, &files, &secret);
+    if is_root() {
+        Rig::drop_kernel_caches();
+    }
+    files
+        .iter()
+        .for_each(|(name, content)| assert_eq!(read(&rig, name), ok(content), "{name}"));
+
+    // A new daemon knows nothing but the disk.
+    let target = rig.scripted("lab");
+    rig.remount(&[("lab", &target)], &[]);
+    rig.ready("lab");
+    for (name, content) in &files {
+        assert_eq!(read(&rig, name), ok(content), "{name}, with the server up");
+        let copy = rig.blob(content.as_bytes());
+        let whole = || {
+            let meta = copy.symlink_metadata();
+            meta.is_ok_and(|m| m.is_file())
+                && fs::read(&copy).is_ok_and(|b| b == content.as_bytes())
+        };
+        until(
+            &format!("a new copy in place of the {name} one"),
+            5.0,
+            whole,
+        );
+    }
+    let rejected = rig.status()["cache"]["rejected"].as_u64().unwrap();
+    assert_eq!(
+        rejected,
+        8,
+        "all but the closed and the removed one: {}",
+        rig.words()
+    );
+
+    harm(&rig, &files, &secret);
+    rig.scene("lab", down(scene(&files)));
+    rig.remount(&[("lab", &target)], &[]);
+    for (name, content) in &files {
+        let want = if name == "closed" && is_root() {
+            ok(content)
+        } else {
+            Err("EHOSTDOWN")
+        };
+        assert_eq!(read(&rig, name), want, "{name}, with the server down");
+    }
+    let left = rig.stored("cache").into_iter().filter(|(p, _)| {
+        let name = p.file_name().unwrap().to_string_lossy().into_owned();
+        name.len() == 64 && p.symlink_metadata().unwrap().permissions().mode() & 0o777 != 0
+    });
+    let left: Vec<_> = left
+        .filter(|(p, _)| !p.ends_with(sha256(files["closed"].as_bytes())))
+        .collect();
+    assert_eq!(left, [], "the bad copies are gone");
+    assert_eq!(
+        fs::read_to_string(&secret).unwrap(),
+        "SECRET of somebody else\n"
+    );
+    assert!(!rig.words().contains("SECRET"));
+}
+
+#[test]
+fn c56_hr83_hr87_all_that_is_kept_is_ours_alone_whatever_the_umask() {
+    for umask in ["000", "022", "077"] {
+        let mut rig = Rig::new();
+        let files = files(&["a"]);
+        rig.scene("one", scene(&files));
+        rig.scene("two", scene(&files));
+        let targets = ["one", "two"].map(|l| rig.scripted(l));
+        let mut command = rig.command("sh");
+        command
+            .args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")])
+            .arg(rig::BIN);
+        rig.daemon_args(
+            &mut command,
+            &[("one", &targets[0]), ("two", &targets[1])],
+            &[],
+        );
+        rig.mount_with(command);
+        for label in ["one", "two"] {
+            until(label, 10.0, || {
+                rig.cat(&format!("{label}/s/a")) == ok("content of a\n")
+            });
+        }
+        let copies = || {
+            let name = sha256(b"content of a\n");
+            rig.stored("cache")
+                .iter()
+                .filter(|(p, _)| p.ends_with(&name))
+                .count()
+        };
+        until("a copy for each label", 5.0, || copies() == 2);
+        until("two listings", 5.0, || {
+            rig.stored("state")
+                .iter()
+                .filter(|(p, _)| p.ends_with("listing.json"))
+                .count()
+                == 2
+        });
+        for (dir, file_mode) in [("cache", 0o400), ("state", 0o600), ("run", 0o600)] {
+            let kept = rig.stored(dir);
+            assert!(kept.len() > 1, "umask {umask}: nothing in {dir}");
+            for (path, mode) in kept {
+                let want = if path.is_dir() { 0o700 } else { file_mode };
+                assert_eq!(mode, want, "umask {umask}: {path:?} has {mode:o}");
+            }
+        }
+    }
+}
+
+#[test]
+fn c56_hr83_a_cache_that_others_may_change_is_not_used_and_reading_goes_on() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(&files(&["a"])));
+    let open = rig.dir().join("cache/mount-skills/v1");
+    fs::create_dir_all(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"));
+    assert!(rig.words().contains("chmod 0700"), "{}", rig.words());
+    assert_eq!(rig.status()["cache"], Value::Null);
+    rig.stop();
+    assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o700)).unwrap();
+
+    // Places where a cache must not be; a relative XDG variable counts as unset.
+    let target = format!("lab={}", rig.scripted("lab"));
+    let mount = rig.mount_point().display().to_string();
+    let skills = rig.dir().join("home/.claude/skills").display().to_string();
+    for place in [format!("{mount}/cache"), skills] {
+        let out = rig.cli(&["--server", &target, "--cache-dir", &place, &mount]);
+        assert!(matches!(out.code, Some(1 | 2)), "{place}: {out:?}");
+        assert!(
+            out.err.contains("must not") || out.err.contains("local"),
+            "{out:?}"
+        );
+    }
+    let mut command = rig.daemon_command(&[("lab", &rig.scripted("lab"))], &[]);
+    command
+        .env("XDG_CACHE_HOME", "relative")
+        .current_dir(rig.dir());
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"));
+    let usual = rig.dir().join("home/.cache/mount-skills");
+    until("the usual place", 5.0, || usual.exists());
+    assert!(!rig.dir().join("relative").exists());
+}
+
+#[test]
+fn c57_two_daemons_share_a_cache_and_one_may_be_killed_in_the_middle() {
+    let mut rig = Rig::new();
+    let mut other = Rig::beside(&rig, "other");
+    let sizes: Vec<(String, Value)> = (0..3)
+        .map(|n| {
+            (
+                format!("{n}.bin"),
+                json!({"fill": format!("{n}-abcdefgh"), "size": 3 << 20}),
+            )
+        })
+        .collect();
+    let rules = json!([{"method": "resources/read", "delay": 0.5}]);
+    let skills = json!([skill("s", Value::Object(sizes.into_iter().collect()))]);
+    rig.scene("lab", json!({"skills": skills, "rules": rules}));
+    rig.up(&["lab"], &[]);
+    for n in 0..3 {
+        other.up(&["lab"], &[]);
+        let file = format!("lab/s/{n}.bin");
+        let want = format!("{n}-abcdefgh").repeat((3 << 20) / 10 + 1)[..3 << 20].to_owned();
+        let ours: Vec<_> = (0..15).map(|_| rig.cat_later(&file)).collect();
+        let theirs: Vec<_> = (0..15).map(|_| other.cat_later(&file)).collect();
+        until("a read of the other", 10.0, || {
+            rig.seen("lab", "resources/read") > n
+        });
+        other.kill_daemon();
+        for reader in ours {
+            assert!(
+                rig.outcome(&file, reader.finish(30.0)) == ok(&want),
+                "{file}"
+            );
+        }
+        drop(theirs);
+    }
+    rig.stop();
+    other.up(&["lab"], &[]);
+    let temps: Vec<_> = rig
+        .stored("cache")
+        .into_iter()
+        .filter(|(p, _)| p.file_name().unwrap().to_string_lossy().starts_with(".tmp"))
+        .collect();
+    assert_eq!(
+        temps,
+        [],
+        "left by the killed ones and swept at the next start"
+    );
+    let before = rig.seen("lab", "resources/read");
+    other.sh("cat $M/lab/s/* >/dev/null").good();
+    assert!(
+        rig.seen("lab", "resources/read") <= before + 1,
+        "from the shared cache, all but SKILL.md"
+    );
+}
+
+#[test]
+fn c58_hr89_a_full_cache_costs_a_warning_and_no_read() {
+    if !is_root() {
+        return full_cache_as_a_user();
+    }
+    let mut rig = Rig::new();
+    let big = json!({"fill": "0123456789", "size": 3 << 20});
+    let skills = json!([skill(
+        "s",
+        json!({"big": big, "two": {"fill": "98", "size": 3 << 20}, "small": "small\n"})
+    )]);
+    rig.scene("lab", json!({"skills": skills}));
+    rig.sh("mount -t tmpfs -o size=1m,mode=0700 none cache")
+        .good();
+    rig.up(&["lab"], &[]);
+    for _ in 0..2 {
+        Rig::drop_kernel_caches();
+        for (file, fill) in [("big", "0123456789"), ("two", "98")] {
+            let got = fs::read(rig.path(&format!("lab/s/{file}"))).unwrap();
+            assert!(got == fill.repeat((3 << 20) / fill.len() + 1).as_bytes()[..3 << 20]);
+        }
+    }
+    until("a warning", 5.0, || {
+        rig.words().contains("cache is not used")
+    });
+    assert_eq!(
+        rig.words().matches("cache is not used").count(),
+        1,
+        "{}",
+        rig.words()
+    );
+    assert_eq!(rig.cat("lab/s/small"), ok("small\n"));
+    rig.blob(b"small\n");
+    let stored = rig.stored("cache");
+    let partial = stored
+        .iter()
+        .filter(|(p, _)| p.is_file() && fs::metadata(p).unwrap().len() != 6);
+    assert_eq!(partial.count(), 0, "{stored:?}");
+    rig.stop();
+    rig.sh("umount cache").good();
+}
+
+/// The same with a limit on the size of files, which needs no rights.
+fn full_cache_as_a_user() {
+    let mut rig = Rig::new();
+    let big = json!({"fill": "0123456789", "size": 3 << 20});
+    rig.scene("lab", json!({"skills": [skill("s", json!({"big": big}))]}));
+    let mut command = rig.command("sh");
+    command
+        .args(["-c", "ulimit -f 100; exec \"$0\" \"$@\""])
+        .arg(rig::BIN);
+    let target = rig.scripted("lab");
+    rig.daemon_args(&mut command, &[("lab", &target)], &[]);
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(fs::read(rig.path("lab/s/big")).unwrap().len(), 3 << 20);
+    until("a warning", 5.0, || {
+        rig.words().contains("cache is not used")
+    });
+}
+
+#[test]
+fn hr14_hr76_a_damaged_or_foreign_stored_listing_is_as_good_as_none() {
+    let mut rig = Rig::new();
+    let up = scene(&files(&["a"]));
+    rig.scene("lab", up.clone());
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"));
+    let find = |rig: &Rig| {
+        let kept = rig.stored("state").into_iter();
+        kept.map(|(p, _)| p).find(|p| p.ends_with("listing.json"))
+    };
+    let listing = rig::wait("a stored listing", 5.0, || find(&rig));
+    let good = fs::read(&listing).unwrap();
+    rig.scene("lab", down(up.clone()));
+    let target = rig.scripted("lab");
+
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    for (name, bytes) in [
+        ("flipped", &flipped[..]),
+        ("cut", &good[..good.len() / 2]),
+        ("empty", b""),
+        ("binary", b"\xff\0"),
+    ] {
+        rig.stop();
+        let words = rig.words().len();
+        fs::write(&listing, bytes).unwrap();
+        rig.mount(&[("lab", &target)], &[]);
+        until(name, 5.0, || rig.words()[words..].contains("damaged"));
+        until(name, 5.0, || rig.ls("lab") == Err("EHOSTDOWN"));
+    }
+    fs::write(&listing, &good).unwrap();
+    rig.remount(&[("lab", &target)], &[]);
+    assert_eq!(
+        rig.cat("lab/s/a"),
+        ok("content of a\n"),
+        "the right one is used"
+    );
+    let another = target.replace("-S", "-S -B");
+    rig.remount(&[("lab", &another)], &[]);
+    until("another server under the label", 5.0, || {
+        rig.ls("lab") == Err("EHOSTDOWN")
+    });
+
+    rig.stop();
+    fs::write(&listing, &flipped).unwrap();
+    rig.scene("lab", up);
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"));
+}
+
+#[test]
+fn hr89_the_cache_stays_below_its_cap() {
+    let mut rig = Rig::new();
+    let files: serde_json::Map<String, Value> = (0..12)
+        .map(|n| {
+            (
+                format!("{n}.txt"),
+                json!({"fill": format!("{n}-"), "size": 200_000}),
+            )
+        })
+        .collect();
+    rig.scene("lab", json!({"skills": [skill("s", Value::Object(files))]}));
+    rig.up(&["lab"], &["--cache-size", "1"]);
+    let bytes = |rig: &Rig| -> u64 {
+        let files = rig.stored("cache").into_iter().filter(|(p, _)| p.is_file());
+        files
+            .map(|(p, _)| fs::metadata(p).map_or(0, |m| m.len()))
+            .sum()
+    };
+    for n in 0..12 {
+        let got = fs::read_to_string(rig.path(&format!("lab/s/{n}.txt"))).unwrap();
+        assert_eq!(got.len(), 200_000);
+        assert!(got.starts_with(&format!("{n}-{n}-")));
+        until("room again", 5.0, || bytes(&rig) <= 1 << 20);
+    }
+    assert!(bytes(&rig) >= 600_000, "the latest are kept");
+    until("its own count", 5.0, || {
+        rig.status()["cache"]["bytes"].as_u64().unwrap() <= 1 << 20
+    });
+}

@@ -1,0 +1,169 @@
+//! Nothing is asked of a server before somebody reads content, and nothing twice.
+
+use crate::rig::{Rig, ok, skill, skill_md};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// Skills below a prefix and beside it, with files at several depths, hidden ones among them,
+/// and a skill inside another.
+fn tree(ttl_ms: u64) -> Value {
+    // What has the same bytes is one file to a server's readers: each file has its own.
+    let files = |skill: &str| {
+        let with = |text: &str| format!("{text} of {skill}\n");
+        json!({"guide/a.md": with("needle a"), "guide/deep/b.md": with("needle b"),
+            "c.txt": with("hay"), ".env.example": with("needle"), "empty.txt": "",
+            "big.txt": {"fill": with("needle"), "size": 400_000}})
+    };
+    let paths = (0..12).map(|n| format!("team/t{}/s{n}", n % 3));
+    let paths = paths.chain(["plain".into()]);
+    let mut skills: Vec<Value> = paths.map(|p| skill(&p, files(&p))).collect();
+    let inner = json!({"x.txt": "needle within\n"});
+    let outer = json!({"inner/SKILL.md": skill_md("inner"), "inner/x.txt": "needle within\n"});
+    skills.extend([skill("outer", outer), skill("outer/inner", inner)]);
+    json!({"skills": skills, "ttlMs": ttl_ms})
+}
+
+const LOOK: &str = "ls -laR $M && find $M -type f && find $M -size +1 && du -a $M && \
+    find $M/lab -exec stat {} + && find $M -type l -o -type f -perm /111 && tree $M 2>/dev/null; true";
+
+#[test]
+fn c42_hr78_looking_at_everything_and_probing_for_names_asks_the_server_nothing() {
+    let mut rig = Rig::new();
+    rig.scene("lab", tree(HOUR_MS));
+    rig.up(&["lab"], &[]);
+    let before = rig.log("lab", "request").len();
+
+    let listing = rig.sh(LOOK).good();
+    assert!(
+        listing.contains(".env.example") && listing.contains("inner/x.txt"),
+        "{listing}"
+    );
+    let dirs = rig.sh("find $M/lab -type d").good();
+    for dir in dirs.lines() {
+        for name in [
+            ".git",
+            ".hg",
+            ".vscode",
+            ".DS_Store",
+            "._SKILL.md",
+            ".hidden",
+            "autorun.inf",
+            "node_modules",
+            "desktop.ini",
+            "__pycache__",
+            "SKILL.md~",
+            "skill.md",
+            "none",
+        ] {
+            let path = format!("{dir}/{name}");
+            assert_eq!(
+                fs::metadata(&path).unwrap_err().kind(),
+                std::io::ErrorKind::NotFound,
+                "{path}"
+            );
+        }
+    }
+    let requests = rig.log("lab", "request");
+    assert_eq!(requests.len(), before, "{:?}", &requests[before..]);
+}
+
+#[test]
+fn c42_hr51_a_stale_listing_is_asked_for_again_and_still_no_content() {
+    let mut rig = Rig::new();
+    rig.scene("lab", tree(0));
+    rig.up(&["lab"], &[]);
+    let lists = rig.seen("lab", "skills/list");
+    crate::rig::until("a refresh by looking", 10.0, || {
+        rig.sh(LOOK).good();
+        rig.seen("lab", "skills/list") > lists
+    });
+    let methods: Vec<Value> = rig
+        .log("lab", "request")
+        .iter()
+        .map(|r| r["method"].clone())
+        .collect();
+    assert!(
+        methods
+            .iter()
+            .all(|m| m == "server/discover" || m == "skills/list"),
+        "{methods:?}"
+    );
+}
+
+#[test]
+fn c42_hr79_grep_reads_each_file_once_and_the_second_time_none() {
+    let mut rig = Rig::new();
+    rig.scene("lab", tree(HOUR_MS));
+    rig.up(&["lab"], &[]);
+    let files = rig
+        .sh("find $M/lab -type f -size +0")
+        .good()
+        .lines()
+        .count();
+    for _ in 0..2 {
+        let hits = rig.sh("grep -rl needle $M/lab | wc -l").good();
+        assert_eq!(hits.trim(), (13 * 4 + 1).to_string());
+        let reads = rig.reads("lab");
+        assert_eq!(
+            reads.len(),
+            files,
+            "every file that is not empty: {reads:?}"
+        );
+        let again: BTreeMap<_, _> = reads.iter().filter(|(_, n)| **n != 1).collect();
+        assert!(again.is_empty(), "read more than once: {again:?}");
+    }
+    assert_eq!(
+        rig.seen("lab", "skills/get"),
+        0,
+        "a fresh listing needs no get (HR-50)"
+    );
+}
+
+#[test]
+fn hr119_a_hundred_readers_of_one_cold_file_are_one_read() {
+    let mut rig = Rig::new();
+    let big = json!({"fill": "0123456789abcdef", "size": 1_000_000});
+    let mut scene = json!({"skills": [skill("s", json!({"big.txt": big}))]});
+    // Long enough for all of them to be waiting.
+    scene["rules"] = json!([{"method": "resources/read", "delay": 2}]);
+    rig.scene("lab", scene);
+    rig.up(&["lab"], &[]);
+    let readers: Vec<_> = (0..100).map(|_| rig.cat_later("lab/s/big.txt")).collect();
+    let want = "0123456789abcdef".repeat(62_500);
+    for reader in readers {
+        let got = rig.outcome("big.txt", reader.finish(30.0));
+        assert!(got == ok(&want), "{:?}", got.map(|t| t.len()));
+    }
+    assert_eq!(
+        rig.reads("lab"),
+        BTreeMap::from([("skill://s/big.txt".to_owned(), 1)])
+    );
+}
+
+#[test]
+fn a_warm_mount_asks_the_daemon_next_to_nothing() {
+    let mut rig = Rig::new();
+    rig.scene("lab", tree(HOUR_MS));
+    rig.up(&["lab"], &[]);
+    let pass = "cd $M/lab && find . >/dev/null && ls -lR . >/dev/null && grep -r needle . >/dev/null && \
+        tar cf - . | wc -c && rm -rf $M/../copy && cp -r . $M/../copy";
+    rig.sh(pass).good();
+    // Somebody else on the machine may make the kernel forget: the best of three counts. What is
+    // left is the lookup of a label whose time is up and the like.
+    let best = (0..3).map(|_| {
+        let _kept = Rig::keep_kernel_caches();
+        let before = rig.upcalls();
+        rig.sh(pass).good();
+        rig.upcalls() - before
+    });
+    let best = best.min().unwrap();
+    assert!(
+        best <= 20,
+        "{best} requests of the kernel in a warm pass; {:#}",
+        rig.status()["upcalls"]
+    );
+    assert_eq!(rig.sh("diff -r $M/lab copy").good(), "");
+}

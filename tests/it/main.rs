@@ -1,0 +1,25 @@
+//! The tests through a real mount with real servers: one binary, so that it links once.
+//!
+//! Every test has a [`rig::Rig`] of its own: private directories, a mount point, the daemon and
+//! scripted servers. When a rig goes, it ends the daemon and fails the test if anything is left.
+//! Names say what a test proves; C-nn and HR-nn are the ids of field cases and requirements.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod availability;
+mod cache;
+mod cli;
+mod conformance;
+mod kernel;
+mod layering;
+mod lazy;
+mod nonroot;
+mod protocol;
+mod real_servers;
+mod rig;
+mod verification;

@@ -1,0 +1,602 @@
+//! Servers that bend the protocol: what can be understood is used, the rest is bounded and named.
+
+use crate::rig::{Rig, ok, sha256, skill, skill_md, until};
+use serde_json::{Value, json};
+use std::fs;
+use std::time::{Duration, Instant};
+
+fn two_files() -> Value {
+    json!({"skills": [skill("s", json!({"a.txt": "a\n", "b.txt": "b\n"}))]})
+}
+
+fn ruled(rules: Value) -> Value {
+    let mut scene = two_files();
+    scene["rules"] = rules;
+    scene
+}
+
+/// The entry of a skill that is just the SKILL.md a scripted server makes up.
+fn entry(name: &str) -> Value {
+    let (uri, text) = (format!("skill://{name}/SKILL.md"), skill_md(name));
+    let digest = format!("sha256:{}", sha256(text.as_bytes()));
+    json!({"uri": uri, "frontmatter": {"name": name, "description": "A scripted skill"},
+        "resources": [{"uri": uri, "digest": digest, "size": text.len()}]})
+}
+
+/// Skills that are served and in no listing: the rules list them.
+fn unlisted(names: &[&str], rules: Value) -> Value {
+    let skills: Vec<Value> = names
+        .iter()
+        .map(|n| json!({"path": n, "listed": false}))
+        .collect();
+    json!({"skills": skills, "rules": rules})
+}
+
+fn page(cursor: Value, skills: &[&str], next: Value) -> Value {
+    let skills: Vec<Value> = skills.iter().map(|n| entry(n)).collect();
+    json!({"method": "skills/list", "cursor": cursor, "result": {"skills": skills, "nextCursor": next}})
+}
+
+#[test]
+fn c19_lines_that_are_no_message_are_counted_and_do_no_harm() {
+    let mut rig = Rig::new();
+    let noise = json!(["Server v1.2 started", "", "\u{1b}[32m✅ ready\u{1b}[0m", "[INFO] {not json",
+        "{\"jsonrpc\":\"2.0\",\"text\":\"\\q\"}", {"b64": "/v8AgA=="}, "[1,2]", "\"text\"", "17", "null"]);
+    let mut scene = ruled(json!([{"before": noise}]));
+    scene["start"] = json!({"banner": noise});
+    rig.scene("lab", scene);
+    rig.up(&["lab"], &["--timeout", "5"]);
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    let connection = &rig.server("lab")["connection"];
+    assert!(connection["noise"].as_u64().unwrap() >= 30, "{connection}");
+    assert_eq!(
+        (
+            connection["connects"].as_u64(),
+            rig.log("lab", "start").len()
+        ),
+        (Some(1), 1)
+    );
+    assert!(!rig.words().contains('\u{1b}'));
+}
+
+#[test]
+fn answers_given_twice_to_nobody_and_questions_in_between_do_no_harm() {
+    let mut rig = Rig::new();
+    let asked = json!([
+        "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/resources/list_changed\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":\"q1\",\"method\":\"ping\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":\"q2\",\"method\":\"sampling/createMessage\",\"params\":{}}",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/unheard-of\",\"params\":{\"x\":1}}",
+    ]);
+    let mut answered = asked.clone();
+    answered.as_array_mut().unwrap().extend([
+        json!("{\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{\"contents\":[]}}"),
+        json!("{\"jsonrpc\":\"2.0\",\"id\":\"odd\",\"error\":{\"code\":-1,\"message\":\"x\"}}"),
+    ]);
+    let rules = json!([
+        {"method": "skills/list", "twice": true, "before": answered},
+        {"method": "resources/read", "twice": true, "before": answered},
+        {"twice": true, "before": asked},
+    ]);
+    rig.scene("lab", ruled(rules));
+    rig.up(&["lab"], &["--timeout", "5"]);
+    for (file, content) in [("a.txt", "a\n"), ("b.txt", "b\n")] {
+        assert_eq!(rig.cat(&format!("lab/s/{file}")), ok(content));
+    }
+    assert_eq!(
+        rig.log("lab", "start").len(),
+        1,
+        "one connection all the time"
+    );
+}
+
+#[test]
+fn c20_a_flood_on_stderr_blocks_nothing_and_only_its_tail_is_kept() {
+    let mut rig = Rig::new();
+    let mut scene = two_files();
+    scene["start"] = json!({"stderr": {"fill": "x", "size": 1 << 20}});
+    rig.scene("lab", scene);
+    // Behind it a helper that floods all the time, by bytes without a line end.
+    let target = format!(
+        "sh -c 'exec 3<&0; head -c 60000000 /dev/zero >&2 & exec {} <&3'",
+        rig.scripted("lab")
+    );
+    rig.mount(&[("lab", &target)], &["--timeout", "5"]);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    let kept = rig.server("lab")["connection"]["stderr"]
+        .as_str()
+        .unwrap()
+        .len();
+    assert!(kept > 0 && kept < 64 * 1024, "{kept} bytes");
+    assert!(rig.words().len() < 64 * 1024 && rig.daemon_peak_mib() < 100);
+}
+
+#[test]
+fn c21_long_messages_are_read_and_endless_ones_end_the_connection() {
+    let mut rig = Rig::new();
+    let skills: Vec<Value> = (0..300)
+        .map(|n| {
+            let front = json!({"name": format!("s{n}"), "description": "d".repeat(10_000)});
+            json!({"path": format!("s{n}"), "entry": {"frontmatter": front}})
+        })
+        .collect();
+    let mut wide = json!({"skills": skills});
+    // Two bytes each, and six in the reply: one line of 48 MB.
+    let accents = json!({"fill": "é", "size": 16_000_000});
+    wide["skills"]
+        .as_array_mut()
+        .unwrap()
+        .push(skill("text", json!({"long.txt": accents})));
+    rig.scene("wide", wide);
+    let endless = json!({"raw": {"fill": "x", "size": 130 << 20}, "method": "resources/read", "uri": "skill://s/a.txt"});
+    rig.scene("endless", ruled(json!([endless])));
+    rig.up(&["wide", "endless"], &["--timeout", "30"]);
+    assert_eq!(rig.ls("wide").unwrap().len(), 301);
+    let long = fs::read_to_string(rig.path("wide/text/long.txt")).unwrap();
+    assert!(long.len() == 16_000_000 && long.chars().all(|c| c == 'é'));
+
+    let mut seen = Vec::new();
+    let reader = rig.cat_later("endless/s/a.txt");
+    let out = reader.finish(40.0);
+    until("the reason", 5.0, || {
+        let status = rig.server("endless");
+        seen.push(status["reason"].clone());
+        format!("{status}").contains("longer than 128 MiB")
+    });
+    assert_eq!(rig.outcome("endless", out), Err("EHOSTDOWN"));
+    assert_eq!(
+        rig.cat("wide/s0/SKILL.md"),
+        Err("EIO"),
+        "other labels go on (its description is a lie)"
+    );
+    let peak = rig.daemon_peak_mib();
+    assert!(peak < 400, "the daemon took {peak} MiB");
+    rig.scene("endless", two_files());
+    until("the server to be used again", 40.0, || {
+        rig.cat("endless/s/a.txt") == ok("a\n")
+    });
+}
+
+#[test]
+fn c29_hr43_hr45_hr54_pages_are_followed_within_bounds() {
+    let mut rig = Rig::new();
+    let many = |more: Value| {
+        let skills: Vec<Value> = (0..4).map(|n| skill(&format!("s{n}"), json!({}))).collect();
+        let mut scene = json!({"skills": skills, "page": 1});
+        scene
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        scene
+    };
+    rig.scene(
+        "empty-cursor",
+        unlisted(
+            &["a", "b"],
+            json!([
+                page(json!(null), &["a"], json!("")),
+                page(json!(""), &["b"], json!(null))
+            ]),
+        ),
+    );
+    rig.scene("repeat", many(json!({"cursors": "repeat"})));
+    rig.scene(
+        "circle",
+        unlisted(
+            &["a", "b"],
+            json!([
+                page(json!(null), &["a"], json!("B")),
+                page(json!("B"), &["b"], json!("A")),
+                page(json!("A"), &["a"], json!("B"))
+            ]),
+        ),
+    );
+    rig.scene("broken", many(json!({"rules": [{"method": "skills/list", "cursor": "2", "error": {"code": -32603, "message": "Oops"}}]})));
+    let raw = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{{\"skills\":[{}],\"nextCursor\":null}}}}",
+        entry("a")
+    );
+    rig.scene(
+        "null",
+        unlisted(&["a"], json!([{"method": "skills/list", "raw": raw}])),
+    );
+    rig.scene("endless", many(json!({"cursors": "endless"})));
+    let mut other = entry("x");
+    other["resources"][0]["digest"] = format!("sha256:{}", "0".repeat(64)).into();
+    let twice = json!([{"method": "skills/list", "result": {"skills": [other, entry("x"), entry("a"), entry("a")]}}]);
+    rig.scene("twice", unlisted(&["x", "a"], twice));
+    rig.scene(
+        "hopeless",
+        unlisted(
+            &["a"],
+            json!([{"method": "skills/list",
+        "result": {"skills": [other, entry("x"), entry("a")]}}]),
+        ),
+    );
+
+    // label, the skills that can be read, and whether the listing is whole
+    let cases: [(&str, &[&str], bool); 8] = [
+        ("empty-cursor", &["a", "b"], true),
+        ("repeat", &["s0"], false),
+        ("circle", &["a", "b"], false),
+        ("broken", &["s0", "s1"], false),
+        ("null", &["a"], true),
+        ("endless", &["s0", "s1", "s2", "s3"], false),
+        ("twice", &["a", "x"], true),
+        ("hopeless", &["a"], true),
+    ];
+    let labels: Vec<&str> = cases.iter().map(|(label, ..)| *label).collect();
+    rig.up(&labels, &[]);
+    for (label, skills, whole) in cases {
+        let status = rig.server(label);
+        assert_eq!(
+            status["listing"],
+            if whole { "current" } else { "truncated" },
+            "{status:#}"
+        );
+        assert_eq!(status["listing_reason"].is_null(), whole);
+        for skill in skills {
+            assert_eq!(
+                rig.cat(&format!("{label}/{skill}/SKILL.md")),
+                ok(&skill_md(skill)),
+                "{label}"
+            );
+        }
+        assert_eq!(
+            status["skills"].as_array().unwrap().len(),
+            skills.len(),
+            "{label}"
+        );
+    }
+    let first = &rig
+        .log("empty-cursor", "request")
+        .into_iter()
+        .find(|r| r["method"] == "skills/list")
+        .unwrap();
+    assert!(first["params"].get("cursor").is_none(), "{first}");
+    assert_eq!(
+        rig.seen("twice", "skills/get"),
+        1,
+        "two words on one skill: the server decides, once"
+    );
+    assert!(
+        rig.declined("hopeless", "skill://x/SKILL.md")
+            .contains("twice")
+    );
+    assert!(rig.seen("endless", "skills/list") <= 4 + 17);
+    rig.scene("broken", many(json!({})));
+    until("a listing that broke to be asked for again", 20.0, || {
+        rig.server("broken")["listing"] == "current"
+    });
+    assert_eq!(rig.ls("broken").unwrap().len(), 4);
+}
+
+#[test]
+fn c23_hr05_older_servers_are_found_out_and_used() {
+    let mut rig = Rig::new();
+    let legacy = |rule: Value| {
+        let mut scene = two_files();
+        scene["era"] = "legacy".into();
+        if !rule.is_null() {
+            scene["rules"] = json!([rule]);
+            scene["rules"][0]["method"] = "server/discover".into();
+        }
+        scene
+    };
+    let nobody = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32600,\"message\":\"Invalid Request\"}}";
+    rig.scene("unknown", legacy(Value::Null));
+    rig.scene(
+        "first",
+        legacy(json!({"error": {"code": -32602, "message": "initialize first"}})),
+    );
+    rig.scene("nobody", legacy(json!({"raw": nobody})));
+    rig.scene("silent", legacy(json!({"hang": true})));
+    rig.scene("dies", legacy(json!({"exit": 1})));
+    let mut both = two_files();
+    both["era"] = "both".into();
+    rig.scene("both", both);
+    let mut plain = legacy(Value::Null);
+    plain["capabilities"] = json!({"resources": {}, "tools": {}});
+    rig.scene("plain", plain);
+
+    let labels = [
+        "unknown", "first", "nobody", "silent", "dies", "both", "plain",
+    ];
+    let targets = labels.map(|l| rig.scripted(l));
+    let servers: Vec<(&str, &str)> = labels
+        .iter()
+        .copied()
+        .zip(targets.iter().map(String::as_str))
+        .collect();
+    rig.mount(&servers, &["--start-timeout", "4"]);
+    for (label, era) in [
+        ("unknown", "initialize"),
+        ("first", "initialize"),
+        ("nobody", "initialize"),
+        ("silent", "initialize"),
+        ("dies", "initialize"),
+        ("both", "discover"),
+    ] {
+        rig.ready(label);
+        assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok("a\n"), "{label}");
+        assert_eq!(rig.server(label)["era"], era, "{label}");
+    }
+    until("its state", 5.0, || {
+        rig.server("plain")["state"] == "no-skills"
+    });
+    assert_eq!(rig.ls("plain"), Ok(vec![]));
+    assert_eq!(
+        rig.seen("plain", "skills/list"),
+        0,
+        "nothing is asked that was not offered"
+    );
+    assert!(rig.log("plain", "start").len() <= 2);
+}
+
+#[test]
+fn replies_that_drip_or_break_off_end_in_time_and_the_next_read_is_right() {
+    let mut rig = Rig::new();
+    let read = |uri: &str, how: Value| {
+        let mut rule = how;
+        rule["method"] = "resources/read".into();
+        rule["uri"] = format!("skill://s/{uri}").into();
+        rule
+    };
+    rig.scene(
+        "lab",
+        ruled(json!([
+            read("a.txt", json!({"drip": [10, 0.4]})),
+            read("b.txt", json!({"cut": 0.5, "times": 1}))
+        ])),
+    );
+    rig.up(&["lab"], &["--timeout", "2"]);
+    let start = Instant::now();
+    assert_eq!(
+        rig.cat("lab/s/a.txt"),
+        Err("ETIMEDOUT"),
+        "HR-117: the deadline is of the whole"
+    );
+    assert!(start.elapsed() < Duration::from_secs(6));
+    rig.scene(
+        "lab",
+        ruled(json!([read("b.txt", json!({"cut": 0.5, "times": 1}))])),
+    );
+    until("the mended file", 20.0, || {
+        rig.cat("lab/s/a.txt") == ok("a\n")
+    });
+    until("the reply that broke off", 20.0, || {
+        match rig.cat("lab/s/b.txt") {
+            Ok(text) => text == "b\n",
+            Err(e) => ["EHOSTDOWN", "EIO"].contains(&e).then_some(false).unwrap(),
+        }
+    });
+}
+
+// ---- over HTTP ----
+
+#[test]
+fn hr63_http_replies_as_json_and_as_event_streams() {
+    for sse in [false, true] {
+        let mut rig = Rig::new();
+        let mut scene = two_files();
+        scene["sse"] = sse.into();
+        if sse {
+            let note = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"x\"}}";
+            scene["rules"] = json!([{"before": [note]}]);
+        }
+        let big = json!({"fill": "0123456789", "size": 5 << 20});
+        scene["skills"][0]["files"]["big.txt"] = big;
+        rig.scene("lab", scene);
+        let url = rig.scripted_http("lab");
+        rig.mount(&[("lab", &url)], &[]);
+        rig.ready("lab");
+        assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"), "sse: {sse}");
+        assert_eq!(fs::read(rig.path("lab/s/big.txt")).unwrap().len(), 5 << 20);
+        assert_eq!(rig.reads("lab").values().sum::<usize>(), 2);
+    }
+}
+
+/// Replies to a read that are none, by the name of the file.
+fn http_faults(elsewhere: &str) -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "401",
+            json!({"status": 401, "headers": {"WWW-Authenticate": "Bearer"}}),
+        ),
+        ("403", json!({"status": 403, "raw": ""})),
+        (
+            "500",
+            json!({"status": 500, "raw": "Internal Server Error"}),
+        ),
+        ("cut", json!({"cut": 0.5})),
+        (
+            "html",
+            json!({"headers": {"Content-Type": "text/html"}, "raw": "<html></html>"}),
+        ),
+        (
+            "307",
+            json!({"status": 307, "headers": {"Location": elsewhere}, "raw": ""}),
+        ),
+    ]
+}
+
+fn faulty(elsewhere: &str) -> Value {
+    let mut files = json!({});
+    let mut rules = Vec::new();
+    for (name, mut rule) in http_faults(elsewhere) {
+        files[name] = format!("content of {name}\n").into();
+        for place in ["before", "beside"] {
+            files[format!("{place}-{name}")] = format!("{place} {name}\n").into();
+        }
+        rule["method"] = "resources/read".into();
+        rule["uri"] = format!("skill://s/{name}").into();
+        rules.push(rule);
+    }
+    json!({"skills": [skill("s", files)], "rules": rules})
+}
+
+#[test]
+fn c31_http_errors_fail_the_read_are_not_repeated_without_end_and_pass() {
+    let mut rig = Rig::new();
+    rig.scene("elsewhere", two_files());
+    let elsewhere = rig.scripted_http("elsewhere");
+    let scene = faulty(&elsewhere);
+    rig.scene("lab", scene.clone());
+    let url = rig.scripted_http("lab");
+    let url = url.replace("http://", "http://user:SECRET@");
+    rig.mount(&[("lab", &url)], &["--timeout", "5"]);
+    rig.ready("lab");
+    for (name, _) in http_faults("") {
+        let start = Instant::now();
+        let outcome = rig.cat(&format!("lab/s/{name}"));
+        assert!(
+            start.elapsed() < Duration::from_secs(4),
+            "{name}: the bound is 1 s"
+        );
+        assert!(
+            matches!(outcome, Err("EIO" | "EACCES" | "EHOSTDOWN")),
+            "{name}: {outcome:?}"
+        );
+        let reads = rig.reads("lab").get(&format!("skill://s/{name}")).copied();
+        assert!(reads.unwrap_or(0) <= 2, "{name}: {reads:?}");
+    }
+    assert!(
+        rig.log("elsewhere", "request").is_empty(),
+        "a redirect takes nothing elsewhere"
+    );
+    rig.scene("lab", json!({"skills": scene["skills"]}));
+    for (name, _) in http_faults("") {
+        let want = format!("content of {name}\n");
+        until(name, 40.0, || {
+            rig.cat(&format!("lab/s/{name}")) == ok(&want)
+        });
+    }
+    let said = rig.words() + &rig.status().to_string();
+    assert!(!said.contains("SECRET"), "HR-14: no secret is shown");
+}
+
+#[test]
+fn a_failed_http_reply_is_of_one_read_and_not_of_the_whole_server() {
+    let mut rig = Rig::new();
+    rig.scene("lab", faulty("http://127.0.0.1:9/"));
+    let url = rig.scripted_http("lab");
+    rig.mount(&[("lab", &url)], &["--timeout", "5"]);
+    rig.ready("lab");
+    let mut hurt = Vec::new();
+    for (name, _) in http_faults("") {
+        let before = ok(&format!("before {name}\n"));
+        until(name, 40.0, || {
+            rig.cat(&format!("lab/s/before-{name}")) == before
+        });
+        assert!(rig.cat(&format!("lab/s/{name}")).is_err(), "{name}");
+        let beside = rig.cat(&format!("lab/s/beside-{name}"));
+        if beside != ok(&format!("beside {name}\n")) {
+            hurt.push((name, beside));
+        }
+    }
+    assert!(
+        hurt.is_empty(),
+        "the neighbours of failed replies: {hurt:?}"
+    );
+}
+
+#[test]
+fn c31_a_server_that_wants_credentials_is_not_hammered() {
+    let mut rig = Rig::new();
+    rig.scene(
+        "lab",
+        ruled(json!([{"status": 401, "headers": {"WWW-Authenticate": "Bearer"}}])),
+    );
+    let url = rig.scripted_http("lab");
+    rig.mount(&[("lab", &url)], &[]);
+    until("its state", 10.0, || rig.server("lab")["state"] == "down");
+    let reason = rig.server("lab")["reason"].to_string().to_lowercase();
+    assert!(
+        reason.contains("auth") || reason.contains("401"),
+        "{reason}"
+    );
+    assert_eq!(rig.ls("lab"), Err("EHOSTDOWN"));
+    let end = Instant::now() + Duration::from_secs(8);
+    until("8 s to pass", 10.0, || Instant::now() > end);
+    let asked = rig.log("lab", "request").len();
+    assert!(asked <= 12, "{asked} requests in 8 s");
+    rig.scene("lab", two_files());
+    until("the server to let us in", 40.0, || {
+        rig.cat("lab/s/a.txt") == ok("a\n")
+    });
+}
+
+#[test]
+fn c30_an_http_server_comes_back_at_its_place_also_one_with_sessions() {
+    for (era, session) in [("modern", false), ("legacy", true)] {
+        let mut rig = Rig::new();
+        let files: serde_json::Map<String, Value> = (0..9)
+            .map(|n| (n.to_string(), json!(format!("{n}\n"))))
+            .collect();
+        rig.scene(
+            "lab",
+            json!({"era": era, "session": session, "skills": [skill("s", Value::Object(files))]}),
+        );
+        let url = rig.scripted_http("lab");
+        rig.mount(&[("lab", &url)], &["--timeout", "5"]);
+        rig.ready("lab");
+        assert_eq!(rig.cat("lab/s/0"), ok("0\n"));
+        rig.end_servers();
+        assert_eq!(rig.cat("lab/s/1"), Err("EHOSTDOWN"), "{era}");
+        assert_eq!(rig.cat("lab/s/0"), ok("0\n"), "{era}: what was read");
+        assert_eq!(rig.scripted_http("lab"), url);
+        until("the server", 40.0, || rig.cat("lab/s/1") == ok("1\n"));
+
+        // The next one is up before anybody notices that the first is gone.
+        rig.end_servers();
+        rig.scripted_http("lab");
+        let hellos = rig.seen("lab", "initialize");
+        let readers: Vec<_> = (2..9)
+            .map(|n| (n, rig.cat_later(&format!("lab/s/{n}"))))
+            .collect();
+        for (n, reader) in readers {
+            match rig.outcome("a reader", reader.finish(20.0)) {
+                Ok(text) => assert_eq!(text, format!("{n}\n")),
+                Err(e) => assert_eq!(e, "EHOSTDOWN", "{era}"),
+            }
+        }
+        for n in 2..9 {
+            until("every file", 40.0, || {
+                rig.cat(&format!("lab/s/{n}")) == ok(&format!("{n}\n"))
+            });
+        }
+        let hellos = rig.seen("lab", "initialize") - hellos;
+        assert!(hellos <= 3, "{era}: {hellos} new sessions for one restart");
+    }
+}
+
+#[test]
+fn c32_proxy_variables_are_heard_and_their_exceptions_too() {
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    let url = rig.scripted_http("lab");
+    let dead = "http://127.0.0.1:9";
+    let mut command = rig.daemon_command(&[("lab", &url)], &[]);
+    command
+        .env("HTTP_PROXY", dead)
+        .env("http_proxy", dead)
+        .env("NO_PROXY", "localhost,127.0.0.1,::1");
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    rig.stop();
+    let asked = rig.log("lab", "request").len();
+    let mut command = rig.daemon_command(&[("lab", &url)], &[]);
+    command.env("HTTP_PROXY", dead).env("http_proxy", dead);
+    rig.mount_with(command);
+    until("a proxy that is not there", 10.0, || {
+        rig.server("lab")["state"] == "down"
+    });
+    assert_eq!(
+        rig.log("lab", "request").len(),
+        asked,
+        "nothing goes past the proxy"
+    );
+}
