@@ -91,7 +91,7 @@ pub struct Host {
     flights: Flights<(Key, Arc<str>, From), Result<Verified, ReadError>>,
     /// Reads that failed a moment ago, by their URI as well: what one URI gave says nothing of
     /// another that promises the same bytes.
-    memo: Mutex<HashMap<(Key, Arc<str>), (Instant, ReadError)>>,
+    memo: Mutex<HashMap<Failed, (Instant, ReadError)>>,
     refusals: Mutex<Refusals>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
@@ -101,6 +101,9 @@ pub struct Host {
     mountpoint: PathBuf,
     started: SystemTime,
 }
+
+/// A read that failed: what was expected, at which URI.
+type Failed = (Key, Arc<str>);
 
 struct Slot {
     server: Server,

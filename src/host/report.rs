@@ -213,7 +213,11 @@ fn server_status(
         ),
         Link::Down { reason } => ("down", Some(reason.clone())),
     };
-    let (listing, listing_reason) = listing(&now);
+    let (listing, listing_reason) = match branch {
+        // Only what the tree shows counts as a listing.
+        None => ("none", None),
+        Some(_) => listing(&now),
+    };
     let mut warnings = Vec::new();
     if peer.is_some_and(|p| p.skills && !p.resources) {
         warnings.push("it declares the Skills extension but not `resources`, as it must".into());

@@ -435,8 +435,7 @@ impl Shared {
                     bytes += raw.len();
                     wire::list_page(&raw)
                 }
-                Err(Ask::Lost(why)) => Err(SourceError::Down(why)),
-                Err(Ask::Failed(e)) => Err(e),
+                Err(e) => Err(e.into_error()),
             };
             let page = match page {
                 Ok(page) => page,
@@ -503,8 +502,7 @@ impl Shared {
             .await
         {
             Ok(raw) => wire::get_result(&raw, uri),
-            Err(Ask::Lost(why)) => Err(SourceError::Down(why)),
-            Err(Ask::Failed(e)) => Err(e),
+            Err(e) => Err(e.into_error()),
         }
     }
 
@@ -560,13 +558,13 @@ impl Shared {
                     .error
                     .downcast_ref::<StreamableHttpError<reqwest::Error>>()
                 {
-                    Some(
-                        StreamableHttpError::ResponseBodyTooLarge { .. }
-                        | StreamableHttpError::UnexpectedServerResponse(_)
-                        | StreamableHttpError::UnexpectedContentType(_)
-                        | StreamableHttpError::Deserialize(_),
-                    ) => Ask::Failed(SourceError::Malformed(text)),
-                    _ => self.report_lost(connection, text),
+                    Some(StreamableHttpError::Client(e)) if !e.is_connect() => Ask::Broken(text),
+                    Some(StreamableHttpError::Client(_)) | None => {
+                        self.report_lost(connection, text)
+                    }
+                    // An answer, if not the one that was asked for: it is about this request, and
+                    // the next one may fare better.
+                    Some(_) => Ask::Failed(SourceError::Malformed(text)),
                 }
             }
             e => self.report_lost(connection, printable(&e.to_string(), 300)),
@@ -612,32 +610,48 @@ impl Shared {
         ))
     }
 
-    /// Sends a request, once more over a new connection if the first was lost (HR-07).
+    /// Sends a request; once more if the reply broke off, over a new connection if the first one
+    /// is gone (HR-07).
     async fn request(
         &self,
         method: Method,
         request: ClientRequest,
         deadline: Instant,
     ) -> Result<String, SourceError> {
-        let first = self.connection(0, deadline).await?;
+        let mut past = 0;
+        let first = self.connection(past, deadline).await?;
         match self.ask(&first, method, request.clone(), deadline).await {
             Ok(raw) => return Ok(raw),
             Err(Ask::Failed(e)) => return Err(e),
-            Err(Ask::Lost(_)) => {}
+            Err(Ask::Lost(_)) => past = first.number,
+            Err(Ask::Broken(_)) => {}
         }
-        let second = self.connection(first.number, deadline).await?;
+        let second = self.connection(past, deadline).await?;
         match self.ask(&second, method, request, deadline).await {
             Ok(raw) => Ok(raw),
-            Err(Ask::Failed(e)) => Err(e),
-            Err(Ask::Lost(why)) => Err(SourceError::Down(why)),
+            Err(e) => Err(e.into_error()),
         }
     }
 }
 
 /// Why a request over one connection has no answer.
 enum Ask {
+    /// The connection is gone.
     Lost(String),
+    /// The reply broke off; the connection may be as good as before.
+    Broken(String),
+    /// The question has failed.
     Failed(SourceError),
+}
+
+impl Ask {
+    /// The error, when nothing is tried again.
+    fn into_error(self) -> SourceError {
+        match self {
+            Self::Lost(why) | Self::Broken(why) => SourceError::Down(why),
+            Self::Failed(e) => e,
+        }
+    }
 }
 
 impl Source for Shared {
@@ -701,6 +715,7 @@ fn describe_transport(error: &(dyn std::error::Error + 'static)) -> String {
             "HTTP 401: it asks for credentials, which cannot be given yet".to_owned(),
             None,
         ),
+        Some(StreamableHttpError::HttpStatus(e)) => (format!("HTTP status {}", e.status), None),
         _ => (error.to_string(), error.source()),
     };
     while let Some(e) = cause {

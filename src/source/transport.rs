@@ -48,6 +48,9 @@ const STDERR_TAIL: usize = 16 * 1024;
 /// How long a child may take to end once its stdin is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
 
+/// How long an ended child's stderr is read on.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -231,6 +234,7 @@ pub(super) struct Group {
     child: Child,
     pid: Option<Pid>,
     watch: GroupWatch,
+    stderr: tokio::task::JoinHandle<()>,
 }
 
 impl Group {
@@ -248,6 +252,8 @@ impl Group {
             let _ = rustix::process::kill_process_group(pid, signal);
         }
         let status = self.child.wait().await.ok();
+        // Its last words are worth a moment; a helper that left the group may keep the pipe open.
+        let _ = tokio::time::timeout(LAST_WORDS, &mut self.stderr).await;
         (self.watch)(pid.as_raw_nonzero().get(), false);
         status
     }
@@ -337,7 +343,7 @@ impl Spawner {
         };
         let (out, queue) = mpsc::channel(1024);
         tokio::spawn(write_all(stdin, queue));
-        tokio::spawn(drain(stderr, Arc::clone(&traces)));
+        let stderr = tokio::spawn(drain(stderr, Arc::clone(&traces)));
         let transport = ChildTransport {
             stdout: BufReader::with_capacity(64 * 1024, stdout),
             line: Vec::new(),
@@ -354,6 +360,7 @@ impl Spawner {
                 child,
                 pid,
                 watch: Arc::clone(&self.watch),
+                stderr,
             },
         ))
     }

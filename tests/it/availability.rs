@@ -417,7 +417,7 @@ fn c25_every_regular_end_leaves_nothing_and_exits_with_0() {
         assert_eq!(rig.ended(10.0), Some(0), "{name}: {}", rig.words());
         rig.nothing_left();
     }
-    let socket = fs::read_dir(rig.dir().join("run/mount-skills"))
+    let socket = fs::read_dir(rig.dir().join("run/mount-skills/run"))
         .unwrap()
         .count();
     assert_eq!(socket, 0, "its socket is gone too");

@@ -319,7 +319,7 @@ fn c54_hr58_hr59_a_change_between_list_and_read_is_estale_then_new_content_never
     let scene =
         |n: usize| json!({"skills": [skill("s", json!({"f": version(n)}))], "ttlMs": 3_600_000});
     rig.scene("lab", scene(0));
-    rig.up(&["lab"], &[]);
+    rig.up(&["lab"], &["--hold", "none"]);
     assert_eq!(rig.cat("lab/s/SKILL.md"), ok(&skill_md("s")));
 
     // Nobody has read f yet: the server changes it under the listing that we hold.
