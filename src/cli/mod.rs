@@ -148,6 +148,9 @@ pub enum Command {
         /// The same as --format json.
         #[arg(long, conflicts_with = "format")]
         json: bool,
+        /// Show instead what the server has in this directory now, and what of it no entry has.
+        #[arg(long, value_name = "LABEL/PATH", conflicts_with_all = ["label", "format"])]
+        live: Option<String>,
         /// Print at most this many characters of markdown or xml; what is left out is counted.
         #[arg(long, value_name = "N")]
         max_chars: Option<usize>,

@@ -88,6 +88,11 @@ pub enum Verb {
         /// The URI of its SKILL.md.
         uri: String,
     },
+    /// What the server has in a directory now.
+    Live {
+        /// The directory.
+        target: String,
+    },
     /// Whether execution is approved.
     Gate {
         /// A path of the skill.
@@ -113,6 +118,8 @@ pub enum Reply {
     Detail(Box<Detail>),
     /// A file of a skill: base64 of its checked bytes.
     Content(Box<Detail>, String),
+    /// Paths, and whether an entry has them.
+    Live(Vec<(String, bool)>),
     /// Label, set and URI of each skill.
     Lock(Vec<(String, String, String)>),
     /// It is done; what to tell the user, if anything.
@@ -301,6 +308,7 @@ async fn answer(host: &Arc<Host>, upcalls: &Upcalls, verb: Verb) -> Result<Reply
             host.gate(&skill)?;
             Reply::Done(String::new())
         }
+        Verb::Live { target } => Reply::Live(host.live(&target).await?),
         Verb::Lock => Reply::Lock(host.locked()),
     })
 }

@@ -12,7 +12,7 @@
 //! Absent on purpose: resolving, normalising or re-encoding a URI, and any network meaning of
 //! its authority part.
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::{fmt, str::FromStr, sync::Arc};
 
 /// At most this many directory levels below a label.
@@ -23,6 +23,35 @@ pub const MAX_PATH: usize = 4096;
 pub const MAX_NAME: usize = 255;
 /// The file that makes a directory a skill.
 pub const SKILL_MD: &str = "SKILL.md";
+
+/// What is written as `%XX` in a path segment; the rest may stand in a URI (RFC 3986 pchar).
+const IN_URI: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
+
+/// Whether a name that no entry mentions may be a skill's or a prefix's, so that it is worth
+/// asking the server for (HR-47). Tools look for many names that no skill has; skills are named
+/// with lower-case letters, digits and hyphens.
+pub fn may_be_unlisted(name: &str) -> bool {
+    const PROBES: [&str; 6] = ["target", "build", "dist", "vendor", "venv", "env"];
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(plain) && !PROBES.contains(&name)
+}
 
 /// The name that the user gave a server: `[a-z0-9][a-z0-9._-]{0,62}` (HR-12, HR-13).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,6 +172,28 @@ impl RelPath {
         self.0
             .strip_prefix(&*dir.0)
             .is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// A URI that maps to this path, with everything percent-encoded that need not stand as it
+    /// is. Servers may spell theirs otherwise, so it is only for asking about paths that no
+    /// entry has named.
+    pub fn to_uri(&self) -> String {
+        let (scheme, rest) = match self.0.split_once(":/") {
+            Some((scheme, rest)) if !scheme.contains('/') => (scheme, rest),
+            _ => ("skill", &*self.0),
+        };
+        let encoded: Vec<String> = rest
+            .split('/')
+            .map(|n| utf8_percent_encode(n, IN_URI).to_string())
+            .collect();
+        format!("{scheme}://{}", encoded.join("/"))
+    }
+
+    /// A path below a label from names that were checked before: the inverse of
+    /// [`RelPath::components`].
+    pub fn of_names(path: &str) -> Option<Self> {
+        let safe = |n: &str| !matches!(n, "" | "." | "..") && !n.chars().any(char::is_control);
+        path.split('/').all(safe).then(|| Self(path.into()))
     }
 
     /// `name` in this directory. The name must be a safe one of our own, such as `SKILL.md`.
@@ -304,6 +355,43 @@ mod tests {
         ] {
             assert!(path(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn hr_47_probes_of_tools_are_no_skills() {
+        for good in ["pdf-processing", "acme", "a1"] {
+            assert!(may_be_unlisted(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".git",
+            ".DS_Store",
+            "._SKILL.md",
+            "node_modules",
+            "__pycache__",
+            "autorun.inf",
+            "README.md",
+            "Cargo.toml",
+            "HEAD",
+            "target",
+            &"a".repeat(65),
+        ] {
+            assert!(!may_be_unlisted(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_has_a_uri_that_maps_back() {
+        for path in [
+            "acme/billing",
+            "team a/caf\u{e9}#?",
+            "github:/o/100%",
+            "a:b/c",
+        ] {
+            let rel = RelPath::of_names(path).unwrap();
+            assert_eq!(RelPath::of_uri(&rel.to_uri()).as_ref(), Ok(&rel), "{path}");
+        }
+        assert_eq!(RelPath::of_names("a//b"), None);
     }
 
     #[test]

@@ -140,6 +140,8 @@ pub enum Window {
 pub struct Shown {
     /// The entry in force.
     pub entry: Arc<Entry>,
+    /// What the server publishes now, if that is another entry than the held one.
+    pub pending: Option<Arc<Entry>>,
     /// The entry whose SKILL.md is shown in place of the held one: reading it loads that entry.
     pub reload: Option<Arc<Entry>>,
     /// Whether its content may be read.
@@ -261,6 +263,7 @@ impl Skill {
         };
         Some(Shown {
             entry: Arc::clone(entry),
+            pending: pending.cloned(),
             reload: pending.filter(|_| policy.hold == Hold::Reload).cloned(),
             standing,
             consent: if approved {

@@ -21,7 +21,7 @@ use super::manifest::{Content, Declined, Reason};
 use super::name::{Label, RelPath, SKILL_MD};
 use super::skill::{Claim, Consent, Decision, Role, Shown, Window, decide, identity};
 use super::verify::Verified;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 
@@ -127,10 +127,12 @@ enum Leaf<'a> {
 impl Branch {
     /// The tree of one server's skills. What `previous` already holds keeps its numbers and
     /// times; `seen` gives the times of what an earlier run saw; all else is of `now`.
+    /// `prefixes_seen` are directories that the server showed beside them.
     pub fn of_skills(
         slot: u16,
         shown: Vec<Arc<Shown>>,
         declined: Vec<Arc<Declined>>,
+        prefixes_seen: &BTreeSet<RelPath>,
         previous: Option<&Branch>,
         seen: &Seen,
         now: u64,
@@ -167,6 +169,14 @@ impl Branch {
         let mut builder = Builder::new(slot, previous);
         for (path, leaf) in &leaves {
             builder.insert(path, leaf, &skill_dirs);
+        }
+        // Directories that the server showed and no entry mentions: prefixes, never inside a
+        // skill, and never where a file is.
+        for dir in prefixes_seen {
+            let in_the_way = |p: &str| skill_dirs.contains(p) || leaves.contains_key(p);
+            if !prefixes(dir.as_str()).chain([dir.as_str()]).any(in_the_way) {
+                builder.dir(dir.as_str(), &skill_dirs);
+            }
         }
         builder.finish(previous, skills.clone(), declined.clone(), seen, now)
     }
@@ -291,6 +301,32 @@ impl Branch {
             Body::Declined(d) => Some(Source::Declined(Arc::clone(d))),
             Body::Skill(..) => Some(Source::Skill(self.claims(node))),
         }
+    }
+
+    /// Whether a changed skill's newest entry has a file at or below this name.
+    fn is_pending(&self, dir: &Node, name: &str) -> bool {
+        let pending = || self.skills().filter_map(|s| s.pending.as_ref());
+        if pending().next().is_none() {
+            return false;
+        }
+        let path = format!("{}/{name}", self.path(dir));
+        let at = |p: &str| {
+            p.strip_prefix(&path)
+                .is_some_and(|r| r.is_empty() || r.starts_with('/'))
+        };
+        pending().any(|entry| entry.files().iter().any(|f| at(f.path.as_str())))
+    }
+
+    /// The deepest directory that there is of a path's, and the name below it that there is not.
+    fn missing<'a>(&self, path: &'a str) -> Option<(u64, &'a str)> {
+        let mut dir = self.root()?;
+        for name in path.split('/') {
+            match self.child(dir, name) {
+                Some(next) => dir = next,
+                None => return Some((dir.ino, name)),
+            }
+        }
+        None
     }
 
     /// The path of a node below its branch; empty for the root.
@@ -686,6 +722,8 @@ pub enum Lookup {
     Found(Attr),
     /// No such name, by the entries in force.
     NoEntry,
+    /// The server has such a name now, but the held entry does not (HR-68).
+    Pending,
     /// Nobody can say yet.
     Unknown(Absent),
     /// The directory is no longer in the tree.
@@ -814,6 +852,7 @@ impl Tree {
             Some(Place::Bare(absent)) => Lookup::Unknown(absent),
             Some(Place::Node(branch, node)) => match branch.child(node, name) {
                 Some(child) => Lookup::Found(branch.attr(child)),
+                None if branch.is_pending(node, name) => Lookup::Pending,
                 None => Lookup::NoEntry,
             },
         }
@@ -880,6 +919,21 @@ impl Tree {
         }
     }
 
+    /// The path of a directory of a label below that label, if a skill may be found below it that
+    /// no entry mentions: the label's own directory is the empty path.
+    pub fn open_dir(&self, dir: u64) -> Option<String> {
+        match self.place(dir)? {
+            Place::Node(branch, node) if branch.slot != 0 => match &node.body {
+                Body::Dir {
+                    kind: Kind::OpenDir,
+                    ..
+                } => Some(branch.path(node)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// The path of a node below the mount point.
     pub fn path(&self, ino: u64) -> Option<String> {
         let slot = Self::slot_of(ino);
@@ -940,6 +994,17 @@ fn branch_changes(old: &Arc<Branch>, new: &Arc<Branch>, out: &mut Vec<Change>) {
     }
     if let (Some(a), Some(b)) = (old.root(), new.root()) {
         dir_changes((old, a), (new, b), out);
+    }
+    // A name that was absent before may be one that the server has by now.
+    for pending in new.skills().filter_map(|s| s.pending.as_ref()) {
+        for file in pending.files() {
+            if let Some((dir, name)) = new.missing(file.path.as_str()) {
+                out.push(Change::Entry {
+                    dir,
+                    name: name.into(),
+                });
+            }
+        }
     }
     // Only the files of a skill whose standing or window moved can need their pages dropped.
     let before: HashMap<&str, &Shown> = old.skills().map(|s| (&*s.entry.uri, &**s)).collect();
@@ -1071,7 +1136,15 @@ mod tests {
 
     fn branch(entries: &[Arc<Entry>], previous: Option<&Branch>, now: u64) -> Branch {
         let skills = entries.iter().map(shown).collect();
-        Branch::of_skills(1, skills, Vec::new(), previous, &Seen::new(), now)
+        Branch::of_skills(
+            1,
+            skills,
+            Vec::new(),
+            &BTreeSet::new(),
+            previous,
+            &Seen::new(),
+            now,
+        )
     }
 
     fn tree(branch: Branch) -> Tree {
@@ -1228,7 +1301,15 @@ mod tests {
             "skill://bad/SKILL.md",
         ];
         let bad = bad.map(declined).to_vec();
-        let b = Branch::of_skills(1, vec![shown(&good)], bad, None, &Seen::new(), 0);
+        let b = Branch::of_skills(
+            1,
+            vec![shown(&good)],
+            bad,
+            &BTreeSet::new(),
+            None,
+            &Seen::new(),
+            0,
+        );
         let t = tree(b);
         let kind = |p| find(&t, p).map(|a| a.kind);
         assert_eq!(kind("lab/a/b"), Some(Kind::File));
@@ -1310,7 +1391,15 @@ mod tests {
                 window,
                 ..(*shown(&a)).clone()
             });
-            Branch::of_skills(1, vec![a, shown(&b)], Vec::new(), previous, &Seen::new(), 0)
+            Branch::of_skills(
+                1,
+                vec![a, shown(&b)],
+                Vec::new(),
+                &BTreeSet::new(),
+                previous,
+                &Seen::new(),
+                0,
+            )
         };
         let start = with(Standing::Open, Window::Open, None);
         let cases = [
@@ -1337,6 +1426,59 @@ mod tests {
     }
 
     #[test]
+    fn hr_68_a_name_that_only_the_pending_entry_has_is_told_apart() {
+        let (old, new) = (entry("skill://a", &[]), entry("skill://a", &[("t/x", "1")]));
+        let changed = Shown {
+            window: Window::Changed,
+            pending: Some(new),
+            ..(*shown(&old)).clone()
+        };
+        let before = branch(&[Arc::clone(&old)], None, 0);
+        let skills = vec![Arc::new(changed)];
+        let after = Branch::of_skills(
+            1,
+            skills,
+            Vec::new(),
+            &BTreeSet::new(),
+            Some(&before),
+            &Seen::new(),
+            0,
+        );
+        let (t1, t2) = (tree(before), tree(after));
+        let a = find(&t2, "lab/a").unwrap().ino;
+        assert_eq!(
+            (t1.lookup(a, "t"), t2.lookup(a, "t")),
+            (Lookup::NoEntry, Lookup::Pending)
+        );
+        assert_eq!(t2.lookup(a, "u"), Lookup::NoEntry);
+        assert!(changes(&t1, &t2).contains(&Change::Entry {
+            dir: a,
+            name: "t".into()
+        }));
+    }
+
+    #[test]
+    fn hr_95_prefixes_that_the_server_showed_are_directories_and_nothing_else() {
+        let dirs = ["acme", "acme/billing", "a/inside", "a/f/below"]
+            .map(|p| RelPath::of_names(p).unwrap());
+        let a = entry("skill://a", &[("f", "1")]);
+        let seen = BTreeSet::from(dirs);
+        let b = Branch::of_skills(1, vec![shown(&a)], Vec::new(), &seen, None, &Seen::new(), 0);
+        let t = tree(b);
+        assert_eq!(find(&t, "lab/acme/billing").unwrap().kind, Kind::OpenDir);
+        assert!(find(&t, "lab/a/inside").is_none() && find(&t, "lab/a/f/below").is_none());
+        let open = |p| t.open_dir(find(&t, p).unwrap().ino);
+        assert_eq!(
+            (
+                open("lab").as_deref(),
+                open("lab/acme").as_deref(),
+                open("lab/a")
+            ),
+            (Some(""), Some("acme"), None)
+        );
+    }
+
+    #[test]
     fn a_held_skill_stays_when_another_newly_clashes_with_it() {
         let (a, twin) = (entry("skill://a", &[]), entry("skill://%61", &[]));
         let held = Arc::new(Shown {
@@ -1344,7 +1486,7 @@ mod tests {
             ..(*shown(&a)).clone()
         });
         let both = vec![held, shown(&twin)];
-        let b = Branch::of_skills(1, both, Vec::new(), None, &Seen::new(), 0);
+        let b = Branch::of_skills(1, both, Vec::new(), &BTreeSet::new(), None, &Seen::new(), 0);
         assert_eq!(b.skills().count(), 1);
         assert_eq!(b.declined()[0].uri.as_deref(), Some("skill://%61/SKILL.md"));
     }
@@ -1373,7 +1515,15 @@ mod tests {
             ("skill://a/x".into(), (digest("1"), 5)),
             ("skill://a/y".into(), (digest("2"), 5)),
         ]);
-        let b = Branch::of_skills(1, vec![shown(&e)], Vec::new(), None, &seen, 9);
+        let b = Branch::of_skills(
+            1,
+            vec![shown(&e)],
+            Vec::new(),
+            &BTreeSet::new(),
+            None,
+            &seen,
+            9,
+        );
         assert_eq!(b.seen()["skill://a/x"], (digest("1"), 5));
         assert_eq!(b.seen()["skill://a/y"], (digest("1"), 9));
     }

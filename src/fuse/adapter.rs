@@ -3,7 +3,7 @@
 use super::errno;
 use super::parked::{Parked, Told};
 use crate::domain::tree::{self, Attr, Child, Kind, Lookup, Tree};
-use crate::host::Host;
+use crate::host::{Host, NO_SUCH_NAME};
 use fuser::{
     AccessFlags, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
@@ -75,7 +75,17 @@ impl Upcalls {
     }
 }
 
+/// Inode 0 is the kernel's negative entry; a name that appears is pushed.
+const NONE: Attr = Attr {
+    ino: 0,
+    kind: Kind::File,
+    size: 0,
+    nlink: 0,
+    mtime: 0,
+};
+
 /// The mount.
+#[derive(Clone)]
 pub(super) struct Adapter {
     host: Arc<Host>,
     runtime: Handle,
@@ -141,6 +151,26 @@ impl Adapter {
         }
     }
 
+    /// Answers the lookup of a name that no entry mentions, once the server has been asked.
+    fn walk(&self, dir: u64, name: String, path: String, reply: ReplyEntry) {
+        let this = self.clone();
+        self.runtime.spawn(async move {
+            match this.host.walk(Tree::slot_of(dir), &path).await {
+                Err(e) => reply.error(errno::of_walk(e)),
+                Ok(_) => match this.host.tree().lookup(dir, &name) {
+                    Lookup::Found(attr) => {
+                        let ttl = this.ttl(attr);
+                        reply.entry_with_ttls(&LONG, &ttl, &this.file_attr(attr), Generation(0));
+                    }
+                    Lookup::NoEntry => {
+                        reply.entry(&NO_SUCH_NAME, &this.file_attr(NONE), Generation(0));
+                    }
+                    other => reply.error(errno::of_lookup(other)),
+                },
+            }
+        });
+    }
+
     /// Lists a directory into a reply, from a cookie on; `add` says whether the reply is full.
     fn list(
         &self,
@@ -195,6 +225,9 @@ impl Filesystem for Adapter {
                 reply.entry_with_ttls(&LONG, &entry_ttl, &self.file_attr(attr), Generation(0));
             }
             Lookup::NoEntry => {
+                if let Some(path) = self.host.unlisted(parent.0, name) {
+                    return self.walk(parent.0, name.to_owned(), path, reply);
+                }
                 let ttl = match parent_attr {
                     Some(attr) if attr.kind == Kind::OpenDir => {
                         self.host.needed(Tree::slot_of(attr.ino));
@@ -202,15 +235,7 @@ impl Filesystem for Adapter {
                     }
                     _ => LONG,
                 };
-                // Inode 0 is the kernel's negative entry; a name that appears is pushed.
-                let none = Attr {
-                    ino: 0,
-                    kind: Kind::File,
-                    size: 0,
-                    nlink: 0,
-                    mtime: 0,
-                };
-                reply.entry(&ttl, &self.file_attr(none), Generation(0));
+                reply.entry(&ttl, &self.file_attr(NONE), Generation(0));
             }
             other => reply.error(errno::of_lookup(other)),
         }
@@ -310,6 +335,7 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.upcalls.count(Upcall::Readdirplus);
+        self.host.look_into(ino.0);
         let tree = self.host.tree();
         let add = |child: Child| {
             let (attr, ttl) = (self.file_attr(child.attr), self.ttl(child.attr));

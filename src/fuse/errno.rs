@@ -21,6 +21,8 @@ pub(super) fn of_lookup(l: Lookup) -> Errno {
     match l {
         Lookup::NoEntry => Errno::ENOENT,
         Lookup::Unknown(absent) => of_absent(absent),
+        // Not ENOENT: the server is known to have it; a refresh brings it.
+        Lookup::Pending => Errno::ESTALE,
         // Found is no error; whoever asks for its errno has mixed something up.
         Lookup::Stale | Lookup::Found(_) => Errno::ESTALE,
     }
@@ -31,6 +33,15 @@ fn of_absent(a: Absent) -> Errno {
         // Not ENOENT: a failed question is never answered "does not exist".
         Absent::Starting => Errno::EAGAIN,
         Absent::Down => Errno::EHOSTDOWN,
+    }
+}
+
+/// What somebody is told who walked to a name that nobody has listed.
+pub(super) fn of_walk(e: ReadError) -> Errno {
+    match e {
+        // Asked too often: not ENOENT, nobody knows.
+        ReadError::Denied => Errno::EAGAIN,
+        e => of_read(e),
     }
 }
 

@@ -4,11 +4,12 @@ use super::report::{self, Status};
 use super::{Act, File, Host, ask_known};
 use crate::domain::diff::Diff;
 use crate::domain::manifest::{Entry, SetId};
-use crate::domain::name::Label;
+use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{From, Known, Scope, Skill};
 use crate::domain::text::printable;
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
+use crate::source::wire::ChildKind;
 use crate::source::{Event, Listing};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -332,6 +333,86 @@ impl Host {
                 )))
             }
         }
+    }
+
+    /// What the server has in a directory now, against what is in force (HR-90 to HR-95): a live
+    /// look that changes nothing. Each child's path, and whether an entry has it.
+    pub async fn live(&self, name: &str) -> Result<Vec<(String, bool)>, Trouble> {
+        let (slot, uri) = match self.find(name) {
+            Ok(found) => found,
+            // A prefix is no skill, but it may be a directory.
+            Err(e) => (
+                self.find(name.split('/').next().unwrap_or(name))
+                    .map_err(|_| e)?
+                    .0,
+                None,
+            ),
+        };
+        let s = self
+            .slot(slot)
+            .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
+        let source = s
+            .source
+            .get()
+            .ok_or_else(|| Trouble::Failed("not started".into()))?;
+        let label = s.server.label.as_str();
+        let below = Path::new(name)
+            .strip_prefix(&self.mountpoint)
+            .ok()
+            .and_then(Path::to_str);
+        let path = below
+            .unwrap_or(name)
+            .trim_matches('/')
+            .strip_prefix(label)
+            .unwrap_or_default();
+        let Some(rel) = RelPath::of_names(path.trim_matches('/')) else {
+            return Err(Trouble::Failed(format!(
+                "name a directory of {label}: {label}/PATH"
+            )));
+        };
+        // A skill's own directory is spelt as its server spells it.
+        let asked = match &uri {
+            Some(uri) => {
+                let skill = self.skill(slot, uri)?;
+                let entry = newest_or_held(&skill)?;
+                let own = uri.trim_end_matches("/SKILL.md");
+                let rest = rel
+                    .as_str()
+                    .strip_prefix(entry.dir.as_str())
+                    .unwrap_or_default();
+                let rest = rest.trim_start_matches('/');
+                match RelPath::of_names(rest) {
+                    Some(rest) => format!("{own}/{}", rest.to_uri().trim_start_matches("skill://")),
+                    None => own.to_owned(),
+                }
+            }
+            None => rel.to_uri(),
+        };
+        let children = source
+            .read_directory(&asked, Instant::now() + self.timeout)
+            .await;
+        let children = children
+            .map_err(|e| Trouble::Failed(format!("{name}: {}", printable(&e.to_string(), TEXT))))?;
+        let tree = self.tree();
+        let known: Vec<Arc<Entry>> = match tree.view(slot) {
+            Some(View::Listed(branch)) => branch.skills().map(|s| Arc::clone(&s.entry)).collect(),
+            _ => Vec::new(),
+        };
+        let has = |path: &RelPath| {
+            let mut files = known.iter().flat_map(|e| e.files());
+            files.any(|f| f.path == *path || f.path.is_below(path))
+        };
+        let rows = children.iter().map(|child| {
+            let slash = match child.kind {
+                ChildKind::Directory => "/",
+                ChildKind::File => "",
+            };
+            (
+                printable(&format!("{label}/{}{slash}", child.path), TEXT),
+                has(&child.path),
+            )
+        });
+        Ok(rows.collect())
     }
 
     /// Whether running what the skill at this path says was approved for its set in force

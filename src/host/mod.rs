@@ -16,11 +16,13 @@ mod flight;
 mod memory;
 mod refusal;
 pub mod report;
+mod walk;
 
 pub use refusal::{ReadError, Refusal};
+pub use walk::NO_SUCH_NAME;
 
 use crate::domain::manifest::{Declined, Entry, SetId};
-use crate::domain::name::Label;
+use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{
     Claim, Decision, From, Hold, Known, Moved, Origin, Policy, Scope, Shown, Skill, Standing,
     Verdict, decide,
@@ -125,6 +127,9 @@ struct Now {
     list_error: Option<String>,
     /// Windows opened that the tree does not know of yet.
     opened: bool,
+    /// Directories that the server showed and no entry mentions.
+    prefixes: BTreeSet<RelPath>,
+    walked: walk::Walked,
     /// Verdicts that changed and are not on disk yet.
     unsaved: Verdicts,
 }
@@ -145,6 +150,8 @@ enum Message {
     Opened(u16),
     /// The tree shall learn of the windows that were opened.
     Settle(u16),
+    /// The server showed directories; answered when the kernel knows.
+    Prefixes(u16, Vec<RelPath>, oneshot::Sender<()>),
     Report,
 }
 
@@ -204,7 +211,13 @@ impl Host {
                     let (shown, declined) = now_of.show(policy);
                     let seen = &now_of.seen;
                     View::Listed(Arc::new(Branch::of_skills(
-                        slot, shown, declined, None, seen, now,
+                        slot,
+                        shown,
+                        declined,
+                        &BTreeSet::new(),
+                        None,
+                        seen,
+                        now,
                     )))
                 }
             };
@@ -596,6 +609,12 @@ impl Host {
                     });
                 }
                 Message::Settle(slot) => self.show_opened(slot, &changes),
+                Message::Prefixes(slot, dirs, done) => {
+                    if let Some(s) = self.slot(slot) {
+                        s.now.lock().prefixes.extend(dirs);
+                        self.rebuild(slot, Some(done), &changes);
+                    }
+                }
                 Message::Report => {}
             }
             self.report_due.notify_one();
@@ -736,16 +755,28 @@ impl Host {
         changes: &std_mpsc::Sender<Batch>,
     ) {
         let Some(s) = self.slot(slot) else { return };
-        let ((shown, declined), seen) = {
+        let ((shown, declined), seen, prefixes) = {
             let now = s.now.lock();
-            (now.show(self.policy), now.seen.clone())
+            (
+                now.show(self.policy),
+                now.seen.clone(),
+                now.prefixes.clone(),
+            )
         };
         let tree = self.tree();
         let previous = match tree.view(slot) {
             Some(View::Listed(branch)) => Some(&**branch),
             _ => None,
         };
-        let branch = Branch::of_skills(slot, shown, declined, previous, &seen, unix_now());
+        let branch = Branch::of_skills(
+            slot,
+            shown,
+            declined,
+            &prefixes,
+            previous,
+            &seen,
+            unix_now(),
+        );
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
         self.memo.lock().retain(|((of, ..), _), _| *of != slot);
@@ -974,6 +1005,8 @@ impl Now {
             listing,
             list_error: None,
             opened: false,
+            prefixes: BTreeSet::new(),
+            walked: walk::Walked::default(),
             unsaved: Verdicts::new(),
         }
     }

@@ -110,10 +110,37 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             mount::run(&servers, at.as_deref(), &command)
         }
         Command::List {
+            live: Some(target),
+            json,
+            ..
+        } => {
+            let Reply::Live(rows) = ask.reply(&Verb::Live { target })? else {
+                return Err(unexpected());
+            };
+            if json {
+                let rows = rows
+                    .iter()
+                    .map(|(path, known)| serde_json::json!({"path": path, "in_entry": known}));
+                return say(pretty(&rows.collect::<Vec<_>>())?);
+            }
+            let rows = rows.iter().map(|(path, known)| match known {
+                true => format!(
+                    "{path}
+"
+                ),
+                false => format!(
+                    "{path}  (not in any entry)
+"
+                ),
+            });
+            say(rows.collect())
+        }
+        Command::List {
             label,
             format,
             json,
             max_chars,
+            live: None,
         } => {
             let status = ask.status(label)?;
             let format = if json { Format::Json } else { format };

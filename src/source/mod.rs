@@ -36,6 +36,14 @@ pub trait Source: Send + Sync + 'static {
     /// `skills/list`, whole: every entry that the server lists.
     fn list(&self, deadline: Instant) -> Answer<'_, Listing>;
 
+    /// `resources/directory/read`, whole: the children of a directory resource. Nothing is sent to
+    /// a server that did not declare it (HR-03).
+    fn read_directory<'a>(
+        &'a self,
+        uri: &'a str,
+        deadline: Instant,
+    ) -> Answer<'a, Vec<wire::DirChild>>;
+
     /// Asks for a new listing, soon; it arrives as an [`Event`]. Returns at once.
     fn refresh(&self);
 

@@ -9,7 +9,7 @@
 //! and again with growing gaps while it has not come whole.
 
 use super::transport::{Group, MAX_MESSAGE, RawHttp, Spawner, Target, Traces};
-use super::wire;
+use super::wire::{self, DirChild};
 use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
 use crate::domain::manifest::{Declined, Entry, Reason};
 use crate::domain::text::printable;
@@ -18,7 +18,8 @@ use futures_util::FutureExt;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientRequest, CustomResult, ExtensionCapabilities,
     GetSkillRequest, GetSkillRequestParams, Implementation, ListSkillsRequest,
-    PaginatedRequestParams, ProtocolVersion, ReadResourceRequest, ReadResourceRequestParams,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceDirectoryRequest,
+    ReadResourceDirectoryRequestParams, ReadResourceRequest, ReadResourceRequestParams,
     SKILLS_EXTENSION_ID, ServerResult,
 };
 use rmcp::service::{
@@ -52,6 +53,8 @@ const MAX_PAGES: usize = 10_000;
 const MAX_EMPTY_PAGES: usize = 16;
 const MAX_ENTRIES: usize = 100_000;
 const MAX_LIST_BYTES: usize = 512 << 20;
+/// Pages of one directory that are read.
+const MAX_DIR_PAGES: usize = 100;
 /// Entries of one listing that `skills/get` is asked to decide between.
 const MAX_DISPUTES: usize = 32;
 /// Two listings of one server start at least this far apart.
@@ -101,16 +104,23 @@ struct Connection {
     peer: rmcp::Peer<RoleClient>,
     number: u64,
     skills: bool,
+    directories: bool,
 }
 
 /// The methods we send, as `status` counts them.
-const METHODS: [&str; 3] = ["skills/list", "skills/get", "resources/read"];
+const METHODS: [&str; 4] = [
+    "skills/list",
+    "skills/get",
+    "resources/read",
+    "resources/directory/read",
+];
 
 #[derive(Clone, Copy)]
 enum Method {
     List = 0,
     Get = 1,
     Read = 2,
+    Directory = 3,
 }
 
 impl Session {
@@ -353,6 +363,7 @@ impl Shared {
             peer: service.peer().clone(),
             number,
             skills: peer.skills,
+            directories: peer.directory_read,
         };
         let close = service.cancellation_token();
         self.slot.send_replace(Slot::Up(connection.clone()));
@@ -678,6 +689,39 @@ impl Source for Shared {
             let request = ClientRequest::ReadResourceRequest(request);
             let raw = self.request(Method::Read, request, deadline).await?;
             wire::read_result(&raw, uri, size)
+        })
+    }
+
+    fn read_directory<'a>(&'a self, uri: &'a str, deadline: Instant) -> Answer<'a, Vec<DirChild>> {
+        Box::pin(async move {
+            let connection = self.connection(0, deadline).await?;
+            if !connection.directories {
+                let message = "the server does not declare directoryRead".to_owned();
+                return Err(SourceError::Rejected {
+                    code: -32601,
+                    message,
+                });
+            }
+            let (mut children, mut cursors) = (Vec::new(), HashSet::new());
+            let mut cursor: Option<String> = None;
+            loop {
+                let mut params = ReadResourceDirectoryRequestParams::new(uri);
+                params.cursor = cursor.take();
+                let request = ReadResourceDirectoryRequest::new(params);
+                let request = ClientRequest::ReadResourceDirectoryRequest(request);
+                let raw = self
+                    .ask(&connection, Method::Directory, request, deadline)
+                    .await;
+                let page = wire::directory_page(&raw.map_err(Ask::into_error)?, uri)?;
+                children.extend(page.children);
+                match page.next {
+                    // A page limit and a repeated cursor end it with what came (HR-54).
+                    Some(next) if cursors.len() < MAX_DIR_PAGES && cursors.insert(next.clone()) => {
+                        cursor = Some(next);
+                    }
+                    _ => return Ok(children),
+                }
+            }
         })
     }
 

@@ -191,6 +191,82 @@ pub fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, SourceE
     }
 }
 
+/// One page of `resources/directory/read`.
+#[derive(Debug)]
+pub struct DirPage {
+    /// The children that can be one.
+    pub children: Vec<DirChild>,
+    /// How many cannot: not direct children of the directory, or without a safe name.
+    pub dropped: usize,
+    /// The cursor of the next page.
+    pub next: Option<String>,
+}
+
+/// A child of a directory resource, as the server shows it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirChild {
+    /// Its URI, verbatim.
+    pub uri: String,
+    /// Where that lies below the label.
+    pub path: RelPath,
+    /// What it is.
+    pub kind: ChildKind,
+}
+
+/// What a child of a directory resource is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChildKind {
+    /// A directory resource.
+    Directory,
+    /// Any other resource.
+    File,
+}
+
+/// Reads one page of `resources/directory/read` of `uri`: direct children only (HR-94).
+pub fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Body<'a> {
+        #[serde(borrow)]
+        resources: Vec<&'a RawValue>,
+        #[serde(default)]
+        next_cursor: Option<String>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Item {
+        uri: String,
+        #[serde(default)]
+        mime_type: Option<String>,
+    }
+    let head: Head = parse(raw)?;
+    head.check()?;
+    let body: Body = parse(raw)?;
+    let dir = RelPath::of_uri(uri).map_err(malformed)?;
+    let total = body.resources.len();
+    let child = |raw: &RawValue| {
+        let item: Item = serde_json::from_str(raw.get()).ok()?;
+        let path = RelPath::of_uri(&item.uri)
+            .ok()
+            .filter(|p| p.parent().as_ref() == Some(&dir))?;
+        let kind = match item.mime_type.as_deref() {
+            Some("inode/directory") => ChildKind::Directory,
+            _ => ChildKind::File,
+        };
+        Some(DirChild {
+            uri: item.uri,
+            path,
+            kind,
+        })
+    };
+    let children: Vec<DirChild> = body.resources.into_iter().filter_map(child).collect();
+    Ok(DirPage {
+        dropped: total - children.len(),
+        children,
+        next: body.next_cursor,
+    })
+}
+
 /// Parses JSON, refusing a key given twice in one object and nesting over [`MAX_DEPTH`].
 fn strict(raw: &str) -> Result<Value, serde_json::Error> {
     let mut de = serde_json::Deserializer::from_str(raw);
@@ -365,6 +441,32 @@ mod tests {
             get_result("{}", "skill://b/SKILL.md"),
             Err(SourceError::Malformed(_))
         ));
+    }
+
+    #[test]
+    fn hr_94_only_direct_children_of_the_directory_count() {
+        let raw = json!({"resources": [
+            {"uri": "skill://acme/billing", "name": "billing", "mimeType": "inode/directory"},
+            {"uri": "skill://acme/x.md", "name": "other"},
+            {"uri": "skill://acme/../x"}, {"uri": "skill://acme/a/b"}, {"uri": "skill://acme"},
+            {"uri": "other://acme/x"}, {"uri": "skill://other/x"}, {"name": "no-uri"}, 5,
+        ], "nextCursor": "n"})
+        .to_string();
+        let page = directory_page(&raw, "skill://acme").unwrap();
+        let found: Vec<_> = page
+            .children
+            .iter()
+            .map(|c| (c.path.as_str(), c.kind))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("acme/billing", ChildKind::Directory),
+                ("acme/x.md", ChildKind::File)
+            ]
+        );
+        assert_eq!((page.dropped, page.next.as_deref()), (7, Some("n")));
+        assert!(directory_page("{}", "skill://acme").is_err());
     }
 
     #[test]

@@ -1,0 +1,220 @@
+//! Names that no entry mentions: walking to a skill that its server does not list, and prefix
+//! directories.
+//!
+//! A listing may be partial, so an unknown name in a label or prefix directory may still be a
+//! skill (HR-46, HR-47): the server is asked once, and its answer is waited for, but not for
+//! long. To keep walking tools from becoming a load on the server, names that no skill can have
+//! are not asked for, an answer is remembered, and questions are rationed.
+
+use super::{Act, Host, Message, ReadError, ask_known};
+use crate::domain::name::{RelPath, may_be_unlisted};
+use crate::domain::skill::Known;
+use crate::domain::tree::Tree;
+use crate::source::wire::{ChildKind, DirChild};
+use crate::source::{Link, SourceError};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// How long a lookup waits for the server (HR-117).
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long "no such name" is remembered.
+pub const NO_SUCH_NAME: Duration = Duration::from_secs(30);
+/// At most this many names are remembered for each server.
+const MAX_REMEMBERED: usize = 10_000;
+/// At most this many questions a second go to each server.
+const PER_SECOND: f64 = 5.0;
+/// A directory is looked into at most this often.
+const LOOK_GAP: Duration = Duration::from_secs(30);
+
+/// What was asked of a server on the way.
+#[derive(Debug)]
+pub(super) struct Walked {
+    absent: HashMap<String, Instant>,
+    looked: HashMap<String, Instant>,
+    tokens: f64,
+    filled: Option<Instant>,
+}
+
+impl Default for Walked {
+    fn default() -> Self {
+        Self {
+            absent: HashMap::new(),
+            looked: HashMap::new(),
+            tokens: PER_SECOND,
+            filled: None,
+        }
+    }
+}
+
+impl Walked {
+    /// Takes the right to ask one question, if there is one left.
+    fn take(&mut self, now: Instant) -> bool {
+        let since = self.filled.map_or(0.0, |at| (now - at).as_secs_f64());
+        self.tokens = (self.tokens + since * PER_SECOND).min(PER_SECOND);
+        self.filled = Some(now);
+        let may = self.tokens >= 1.0;
+        self.tokens -= if may { 1.0 } else { 0.0 };
+        may
+    }
+
+    fn is_absent(&self, path: &str, now: Instant) -> bool {
+        self.absent
+            .get(path)
+            .is_some_and(|at| now - *at < NO_SUCH_NAME)
+    }
+
+    fn remember_absent(&mut self, path: &str, now: Instant) {
+        self.absent.retain(|_, at| now - *at < NO_SUCH_NAME);
+        if self.absent.len() < MAX_REMEMBERED {
+            self.absent.insert(path.to_owned(), now);
+        }
+    }
+
+    /// Whether a directory is due to be looked into; notes that it is now.
+    fn look(&mut self, path: &str, now: Instant) -> bool {
+        self.looked.retain(|_, at| now - *at < LOOK_GAP);
+        let due = !self.looked.contains_key(path) && self.looked.len() < MAX_REMEMBERED;
+        if due {
+            self.looked.insert(path.to_owned(), now);
+        }
+        due
+    }
+}
+
+impl Host {
+    /// The name to ask the server for when a lookup finds nothing: none if it can be no skill's,
+    /// or the answer is known.
+    pub fn unlisted(&self, dir: u64, name: &str) -> Option<String> {
+        let tree = self.tree();
+        let above = tree.open_dir(dir).filter(|_| may_be_unlisted(name))?;
+        let path = if above.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{above}/{name}")
+        };
+        let s = self.slot(Tree::slot_of(dir))?;
+        let now = s.now.lock();
+        // A server without the extension is not asked (HR-02).
+        let mute = matches!(&now.link, Link::Ready(peer) if !peer.skills);
+        (!mute && !now.walked.is_absent(&path, Instant::now())).then_some(path)
+    }
+
+    /// Asks the server for a path that no entry mentions; whether the tree has it now.
+    ///
+    /// # Errors
+    /// The question has no answer: the name may be there or not. [`ReadError::Denied`] says that
+    /// too many were asked.
+    pub async fn walk(&self, slot: u16, path: &str) -> Result<bool, ReadError> {
+        let s = self.slot(slot).ok_or(ReadError::Internal)?;
+        let source = s.source.get().ok_or(ReadError::Down)?;
+        let rel = RelPath::of_names(path).ok_or(ReadError::Internal)?;
+        let directories = {
+            let mut now = s.now.lock();
+            let directories = match &now.link {
+                Link::Down { .. } => return Err(ReadError::Down),
+                Link::Starting => return Err(ReadError::Denied),
+                Link::Ready(peer) => peer.directory_read,
+            };
+            if !now.walked.take(Instant::now()) {
+                return Err(ReadError::Denied);
+            }
+            directories
+        };
+        let deadline = Instant::now() + PATIENCE;
+        let uri: Arc<str> = format!("{}/SKILL.md", rel.to_uri()).into();
+        match ask_known(&**source, &uri, deadline).await {
+            Ok(Known::Withdrawn) => {}
+            Ok(known) => {
+                let _ = self.act(slot, &uri, Act::Name(known)).await;
+                return Ok(true);
+            }
+            Err(e) => return Err(error(&e)),
+        }
+        if directories {
+            match source.read_directory(&rel.to_uri(), deadline).await {
+                Ok(children) => {
+                    self.show_prefixes(slot, rel, &children).await;
+                    return Ok(true);
+                }
+                Err(e) if e.is_unknown() => {}
+                Err(e) => return Err(error(&e)),
+            }
+        }
+        s.now.lock().walked.remember_absent(path, Instant::now());
+        Ok(false)
+    }
+
+    /// Somebody lists a prefix directory: what the server has in it beyond the entries appears
+    /// soon (HR-95).
+    pub fn look_into(self: &Arc<Self>, dir: u64) {
+        let slot = Tree::slot_of(dir);
+        let path = self.tree().open_dir(dir).filter(|p| !p.is_empty());
+        let (Some(path), Some(s)) = (path, self.slot(slot)) else {
+            return;
+        };
+        {
+            let mut now = s.now.lock();
+            let declared = matches!(&now.link, Link::Ready(peer) if peer.directory_read);
+            if !declared || !now.walked.look(&path, Instant::now()) {
+                return;
+            }
+        }
+        let host = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(source) = host.slot(slot).and_then(|s| s.source.get()) else {
+                return;
+            };
+            let Some(rel) = RelPath::of_names(&path) else {
+                return;
+            };
+            let deadline = Instant::now() + host.timeout;
+            if let Ok(children) = source.read_directory(&rel.to_uri(), deadline).await {
+                host.show_prefixes(slot, rel, &children).await;
+            }
+        });
+    }
+
+    async fn show_prefixes(&self, slot: u16, dir: RelPath, children: &[DirChild]) {
+        let below = children
+            .iter()
+            .filter(|c| c.kind == ChildKind::Directory)
+            .map(|c| c.path.clone());
+        let dirs = below.chain([dir]).collect();
+        let (done, flushed) = oneshot::channel();
+        let _ = self.inbox.send(Message::Prefixes(slot, dirs, done));
+        let _ = flushed.await;
+    }
+}
+
+/// What a lookup is told when its question failed.
+fn error(e: &SourceError) -> ReadError {
+    match e {
+        SourceError::TimedOut(_) => ReadError::TimedOut,
+        SourceError::Down(_) => ReadError::Down,
+        SourceError::Rejected { .. } | SourceError::Malformed(_) | SourceError::NeedsInput => {
+            ReadError::Contradiction
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hr_47_questions_are_rationed_and_answers_remembered() {
+        let mut walked = Walked::default();
+        let start = Instant::now();
+        let asked = (0..100).filter(|_| walked.take(start)).count();
+        assert_eq!(asked, 5);
+        let later = start + Duration::from_secs(1);
+        assert_eq!((0..100).filter(|_| walked.take(later)).count(), 5);
+        walked.remember_absent("a", start);
+        assert!(walked.is_absent("a", later) && !walked.is_absent("b", later));
+        assert!(!walked.is_absent("a", start + NO_SUCH_NAME));
+        assert!(walked.look("d", start) && !walked.look("d", later));
+        assert!(walked.look("d", start + LOOK_GAP));
+    }
+}
