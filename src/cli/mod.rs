@@ -63,6 +63,10 @@ pub struct ServerArgs {
     /// What it takes to read a skill: naming its server, or an approval of each skill's exact set.
     #[arg(long, value_enum, default_value_t)]
     pub approval: ApprovalArg,
+    /// Let the dynamic skills of this server be read: nothing of them can be verified. May be
+    /// given more than once.
+    #[arg(long, value_name = "LABEL")]
+    pub allow_dynamic: Vec<String>,
     /// What ends the window in which a skill that was read does not change.
     #[arg(long, value_enum, default_value_t)]
     pub hold: HoldArg,

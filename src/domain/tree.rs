@@ -59,8 +59,20 @@ pub enum Kind {
     OpenDir,
     /// A file that can be read.
     File,
+    /// A file of a dynamic skill that the user allowed: its size is not known and shown as 0, and
+    /// the kernel must keep nothing of it.
+    Dynamic,
     /// The SKILL.md of a declined skill.
     Declined,
+}
+
+/// What a server showed in its directories and no entry mentions.
+#[derive(Debug, Clone, Default)]
+pub struct Beyond {
+    /// Directories: prefixes, and those of dynamic skills.
+    pub dirs: BTreeSet<RelPath>,
+    /// Files of dynamic skills, with the URIs to read them by.
+    pub files: BTreeMap<RelPath, Arc<str>>,
 }
 
 /// What is behind a file.
@@ -72,6 +84,8 @@ pub enum Source {
     Declined(Arc<Declined>),
     /// A skill's file: every entry that lists it.
     Skill(Vec<Claim>),
+    /// A file of a dynamic skill, and the URI to read it by.
+    Dynamic(Arc<Shown>, Arc<str>),
 }
 
 /// The skills of a branch, and what each is in it.
@@ -99,6 +113,8 @@ enum Body {
     Declined(Arc<Declined>),
     /// (skill, file) indices of every claim, and the size to show.
     Skill(Box<[(u32, u32)]>, u64),
+    /// The index of a dynamic skill, and the URI of one of its files.
+    Dynamic(u32, Arc<str>),
 }
 
 /// When a digest was first seen at a URI, in seconds since the epoch; kept across restarts.
@@ -122,17 +138,18 @@ enum Leaf<'a> {
     Text(&'a Verified),
     Declined(&'a Arc<Declined>),
     Skill(Vec<(u32, u32)>, u64),
+    Dynamic(u32, &'a Arc<str>),
 }
 
 impl Branch {
     /// The tree of one server's skills. What `previous` already holds keeps its numbers and
     /// times; `seen` gives the times of what an earlier run saw; all else is of `now`.
-    /// `prefixes_seen` are directories that the server showed beside them.
+    /// `beyond` is what the server showed beside them.
     pub fn of_skills(
         slot: u16,
         shown: Vec<Arc<Shown>>,
         declined: Vec<Arc<Declined>>,
-        prefixes_seen: &BTreeSet<RelPath>,
+        beyond: &Beyond,
         previous: Option<&Branch>,
         seen: &Seen,
         now: u64,
@@ -148,11 +165,47 @@ impl Branch {
                     .push((s as u32, f as u32));
             }
         }
-        let skill_dirs: HashSet<&str> = skills.iter().map(|(s, _)| s.entry.dir.as_str()).collect();
+        let is_dynamic = |s: &Shown| s.entry.content == Content::Dynamic;
+        let skill_dirs: HashSet<&str> = skills
+            .iter()
+            .filter(|(s, _)| !is_dynamic(s))
+            .map(|(s, _)| s.entry.dir.as_str())
+            .collect();
         leaves.extend(by_path.into_iter().map(|(path, claims)| {
             let all: Vec<Claim> = claims.iter().filter_map(|c| claim(&skills, *c)).collect();
             (path, Leaf::Skill(claims, identity(&all).1))
         }));
+        let dynamic: Vec<(RelPath, u32, &Arc<Shown>)> = skills
+            .iter()
+            .zip(0u32..)
+            .filter(|((s, _), _)| is_dynamic(s))
+            .map(|((s, _), i)| (s.entry.dir.join(SKILL_MD), i, s))
+            .collect();
+        let taken: HashSet<String> = leaves
+            .keys()
+            .flat_map(|p| prefixes(p).chain([*p]))
+            .map(str::to_owned)
+            .collect();
+        let in_the_way = |leaves: &BTreeMap<&str, Leaf>, path: &str| {
+            taken.contains(path)
+                || prefixes(path).any(|p| skill_dirs.contains(p) || leaves.contains_key(p))
+        };
+        for (path, i, skill) in &dynamic {
+            if !in_the_way(&leaves, path.as_str()) {
+                leaves.insert(path.as_str(), Leaf::Dynamic(*i, &skill.entry.uri));
+            }
+        }
+        for (path, uri) in &beyond.files {
+            let owner = dynamic
+                .iter()
+                .filter(|(_, _, s)| path.is_below(&s.entry.dir));
+            let owner = owner.max_by_key(|(_, _, s)| s.entry.dir.as_str().len());
+            if let Some((_, i, _)) = owner.filter(|_| !in_the_way(&leaves, path.as_str())) {
+                leaves
+                    .entry(path.as_str())
+                    .or_insert(Leaf::Dynamic(*i, uri));
+            }
+        }
         let marks: Vec<(RelPath, &Arc<Declined>)> = declined
             .iter()
             .filter_map(|d| Some((d.dir.as_ref()?.join(SKILL_MD), d)))
@@ -170,11 +223,11 @@ impl Branch {
         for (path, leaf) in &leaves {
             builder.insert(path, leaf, &skill_dirs);
         }
-        // Directories that the server showed and no entry mentions: prefixes, never inside a
-        // skill, and never where a file is.
-        for dir in prefixes_seen {
-            let in_the_way = |p: &str| skill_dirs.contains(p) || leaves.contains_key(p);
-            if !prefixes(dir.as_str()).chain([dir.as_str()]).any(in_the_way) {
+        // Directories that the server showed: never inside a skill that lists its files, and
+        // never where a file is.
+        for dir in &beyond.dirs {
+            let blocked = |p: &str| skill_dirs.contains(p) || leaves.contains_key(p);
+            if !prefixes(dir.as_str()).chain([dir.as_str()]).any(blocked) {
                 builder.dir(dir.as_str(), &skill_dirs);
             }
         }
@@ -284,6 +337,7 @@ impl Branch {
             Body::Text(text) => (Kind::File, text.bytes().len() as u64, 1),
             Body::Declined(_) => (Kind::Declined, UNKNOWN_SIZE, 1),
             Body::Skill(_, size) => (Kind::File, *size, 1),
+            Body::Dynamic(..) => (Kind::Dynamic, 0, 1),
         };
         Attr {
             ino: node.ino,
@@ -300,6 +354,10 @@ impl Branch {
             Body::Text(text) => Some(Source::Text(text.clone())),
             Body::Declined(d) => Some(Source::Declined(Arc::clone(d))),
             Body::Skill(..) => Some(Source::Skill(self.claims(node))),
+            Body::Dynamic(skill, uri) => {
+                let (shown, _) = self.skills.get(*skill as usize)?;
+                Some(Source::Dynamic(Arc::clone(shown), Arc::clone(uri)))
+            }
         }
     }
 
@@ -368,8 +426,7 @@ fn claim(skills: &[(Arc<Shown>, Role)], (s, f): (u32, u32)) -> Option<Claim> {
     })
 }
 
-/// Takes out what cannot stand beside the rest: dynamic skills, and every skill that shares a
-/// path with another under a different URI or needs as a directory what another has as a file.
+/// Takes out what cannot stand beside the rest: every skill that shares a path with another under a different URI or needs as a directory what another has as a file.
 /// A held skill stays: what newly clashes with it is declined alone.
 fn settle(
     shown: Vec<Arc<Shown>>,
@@ -415,11 +472,6 @@ fn settle(
         if let Some(file) = files.find(|f| clashing.contains(f.path.as_str())) {
             let other = first.get(file.path.as_str()).map_or("", |(_, uri)| uri);
             clash(s, &file.uri, other, file.path.as_str());
-        }
-    }
-    for (s, skill) in shown.iter().enumerate() {
-        if skill.entry.content == Content::Dynamic {
-            reasons.insert(s, Reason::Dynamic);
         }
     }
     let mut kept = Vec::with_capacity(shown.len());
@@ -541,6 +593,7 @@ impl Builder {
             Leaf::Text(text) => Body::Text((*text).clone()),
             Leaf::Declined(d) => Body::Declined(Arc::clone(d)),
             Leaf::Skill(claims, size) => Body::Skill(claims.as_slice().into(), *size),
+            Leaf::Dynamic(skill, uri) => Body::Dynamic(*skill, Arc::clone(uri)),
         };
         self.push(parent, name, body);
     }
@@ -675,6 +728,7 @@ fn same_content(new_branch: &Branch, new: &Node, old_branch: &Branch, old: &Node
         (Body::Dir { .. }, Body::Dir { .. }) => true,
         (Body::Text(a), Body::Text(b)) => a.bytes() == b.bytes(),
         (Body::Declined(a), Body::Declined(b)) => a == b,
+        (Body::Dynamic(_, a), Body::Dynamic(_, b)) => a == b,
         (Body::Skill(..), Body::Skill(..)) => {
             let id = |branch: &Branch, node| {
                 identity(&branch.claims(node))
@@ -1140,7 +1194,7 @@ mod tests {
             1,
             skills,
             Vec::new(),
-            &BTreeSet::new(),
+            &Beyond::default(),
             previous,
             &Seen::new(),
             now,
@@ -1171,7 +1225,7 @@ mod tests {
                     out.push(format!("{path}/"));
                     walk(tree, child.attr.ino, &format!("{path}/"), out);
                 }
-                Kind::File | Kind::Declined => out.push(path),
+                Kind::File | Kind::Dynamic | Kind::Declined => out.push(path),
             }
         }
     }
@@ -1305,7 +1359,7 @@ mod tests {
             1,
             vec![shown(&good)],
             bad,
-            &BTreeSet::new(),
+            &Beyond::default(),
             None,
             &Seen::new(),
             0,
@@ -1324,12 +1378,58 @@ mod tests {
             kind("lab/bad/SKILL.md").is_some(),
             "two that need one path: one is shown"
         );
+    }
+
+    #[test]
+    fn hr_35_43_an_allowed_dynamic_skill_has_files_of_unknown_size() {
         let dynamic = json!({"uri": "skill://dyn/SKILL.md", "resources": "dynamic",
             "frontmatter": {"name": "dyn", "description": "d"}});
-        let b = branch(&[Arc::new(Entry::parse(&dynamic).unwrap())], None, 0);
-        assert_eq!(b.declined()[0].reason, Reason::Dynamic);
-        let attr = find(&tree(b), "lab/dyn/SKILL.md").unwrap();
-        assert_eq!((attr.kind, attr.size), (Kind::Declined, UNKNOWN_SIZE));
+        let dynamic = Arc::new(Entry::parse(&dynamic).unwrap());
+        let listed = entry("skill://dyn/in", &[("x", "1")]);
+        let path = |p: &str| RelPath::of_names(p).unwrap();
+        let uri = |p: &str| (path(p), Arc::from(format!("skill://{p}")));
+        let beyond = Beyond {
+            dirs: [path("dyn/d"), path("dyn/in/no")].into(),
+            files: [
+                uri("dyn/f"),
+                uri("dyn/d/g"),
+                uri("dyn/in/x"),
+                uri("dyn/in/y"),
+                uri("other/z"),
+            ]
+            .into(),
+        };
+        let skills = vec![shown(&dynamic), shown(&listed)];
+        let t = tree(Branch::of_skills(
+            1,
+            skills,
+            Vec::new(),
+            &beyond,
+            None,
+            &Seen::new(),
+            0,
+        ));
+        let kind = |p| find(&t, p).map(|a| (a.kind, a.size));
+        assert_eq!(kind("lab/dyn/SKILL.md"), Some((Kind::Dynamic, 0)));
+        assert_eq!(kind("lab/dyn/f"), Some((Kind::Dynamic, 0)));
+        assert_eq!(kind("lab/dyn/d/g"), Some((Kind::Dynamic, 0)));
+        assert_eq!(
+            kind("lab/dyn/in/x"),
+            Some((Kind::File, 1)),
+            "a listed skill inside stays as listed"
+        );
+        assert_eq!(
+            (
+                kind("lab/dyn/in/y"),
+                kind("lab/dyn/in/no"),
+                kind("lab/other")
+            ),
+            (None, None, None)
+        );
+        let ino = find(&t, "lab/dyn/d/g").unwrap().ino;
+        assert!(
+            matches!(t.source(ino), Some(Source::Dynamic(s, u)) if s.entry == dynamic && &*u == "skill://dyn/d/g")
+        );
     }
 
     #[test]
@@ -1395,7 +1495,7 @@ mod tests {
                 1,
                 vec![a, shown(&b)],
                 Vec::new(),
-                &BTreeSet::new(),
+                &Beyond::default(),
                 previous,
                 &Seen::new(),
                 0,
@@ -1439,7 +1539,7 @@ mod tests {
             1,
             skills,
             Vec::new(),
-            &BTreeSet::new(),
+            &Beyond::default(),
             Some(&before),
             &Seen::new(),
             0,
@@ -1462,8 +1562,19 @@ mod tests {
         let dirs = ["acme", "acme/billing", "a/inside", "a/f/below"]
             .map(|p| RelPath::of_names(p).unwrap());
         let a = entry("skill://a", &[("f", "1")]);
-        let seen = BTreeSet::from(dirs);
-        let b = Branch::of_skills(1, vec![shown(&a)], Vec::new(), &seen, None, &Seen::new(), 0);
+        let beyond = Beyond {
+            dirs: BTreeSet::from(dirs),
+            ..Beyond::default()
+        };
+        let b = Branch::of_skills(
+            1,
+            vec![shown(&a)],
+            Vec::new(),
+            &beyond,
+            None,
+            &Seen::new(),
+            0,
+        );
         let t = tree(b);
         assert_eq!(find(&t, "lab/acme/billing").unwrap().kind, Kind::OpenDir);
         assert!(find(&t, "lab/a/inside").is_none() && find(&t, "lab/a/f/below").is_none());
@@ -1486,7 +1597,15 @@ mod tests {
             ..(*shown(&a)).clone()
         });
         let both = vec![held, shown(&twin)];
-        let b = Branch::of_skills(1, both, Vec::new(), &BTreeSet::new(), None, &Seen::new(), 0);
+        let b = Branch::of_skills(
+            1,
+            both,
+            Vec::new(),
+            &Beyond::default(),
+            None,
+            &Seen::new(),
+            0,
+        );
         assert_eq!(b.skills().count(), 1);
         assert_eq!(b.declined()[0].uri.as_deref(), Some("skill://%61/SKILL.md"));
     }
@@ -1519,7 +1638,7 @@ mod tests {
             1,
             vec![shown(&e)],
             Vec::new(),
-            &BTreeSet::new(),
+            &Beyond::default(),
             None,
             &seen,
             9,

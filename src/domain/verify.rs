@@ -62,11 +62,7 @@ impl Verified {
 
     /// What a read of `size` bytes at `offset` gives: short or empty past the end.
     pub fn slice(&self, offset: u64, size: u32) -> &[u8] {
-        let start = usize::try_from(offset)
-            .unwrap_or(usize::MAX)
-            .min(self.0.len());
-        let end = start.saturating_add(size as usize).min(self.0.len());
-        self.0.get(start..end).unwrap_or_default()
+        slice(&self.0, offset, size)
     }
 }
 
@@ -74,6 +70,54 @@ impl fmt::Debug for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Verified({} bytes)", self.0.len())
     }
+}
+
+/// Bytes of a dynamic skill: nothing describes them, so nothing but their frontmatter was
+/// checked. Only [`unverified`] makes one, and only for a server whose dynamic skills the user
+/// allowed (HR-35).
+#[derive(Clone)]
+pub struct Unverified(Bytes);
+
+impl Unverified {
+    /// What a read of `size` bytes at `offset` gives: short or empty past the end.
+    pub fn slice(&self, offset: u64, size: u32) -> &[u8] {
+        slice(&self.0, offset, size)
+    }
+}
+
+impl fmt::Debug for Unverified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unverified({} bytes)", self.0.len())
+    }
+}
+
+/// Takes the content of a dynamic skill as it is, within `budget` bytes; its SKILL.md's
+/// frontmatter must still be the entry's (HR-40, HR-64). The size comes with it.
+///
+/// # Errors
+/// It is larger than the budget, or the frontmatter differs.
+pub fn unverified(
+    bytes: Untrusted,
+    frontmatter: Option<&Frontmatter>,
+    budget: u64,
+) -> Result<(Unverified, u64), Mismatch> {
+    let Untrusted(bytes) = bytes;
+    let found = bytes.len() as u64;
+    if found > budget {
+        return Err(Mismatch::Budget { budget, found });
+    }
+    if let Some(front) = frontmatter {
+        frontmatter::compare(&bytes, &front.map)?;
+    }
+    Ok((Unverified(bytes.into()), found))
+}
+
+fn slice(bytes: &[u8], offset: u64, size: u32) -> &[u8] {
+    let start = usize::try_from(offset)
+        .unwrap_or(usize::MAX)
+        .min(bytes.len());
+    let end = start.saturating_add(size as usize).min(bytes.len());
+    bytes.get(start..end).unwrap_or_default()
 }
 
 /// Why bytes are not what the entry describes.
@@ -99,6 +143,14 @@ pub enum Mismatch {
         /// A likely cause, or nothing.
         hint: &'static str,
     },
+    /// A dynamic skill gave more than it may (HR-40).
+    #[error("the dynamic skill's budget is used: {budget} bytes are left, found {found}")]
+    Budget {
+        /// What was left.
+        budget: u64,
+        /// What came.
+        found: u64,
+    },
     /// The frontmatter in the file is not the entry's.
     #[error("frontmatter differs: {0}")]
     Frontmatter(#[from] FrontmatterError),
@@ -114,6 +166,9 @@ impl Mismatch {
             Self::Digest {
                 expected, found, ..
             } => (expected.to_string(), found.to_string()),
+            Self::Budget { budget, found } => {
+                (format!("at most {budget} bytes"), format!("{found} bytes"))
+            }
             Self::Frontmatter(e) => ("the entry's frontmatter".into(), e.to_string()),
         }
     }
@@ -305,6 +360,41 @@ mod tests {
                 Err(Mismatch::Frontmatter(_))
             ));
         }
+    }
+
+    #[test]
+    fn hr_40_64_dynamic_content_has_a_budget_and_its_frontmatter_is_compared() {
+        let text = b"---\nname: s\ndescription: d\n---\nnow\n";
+        let front = |d: &str| {
+            let map = json!({"name": "s", "description": d})
+                .as_object()
+                .unwrap()
+                .clone();
+            Frontmatter {
+                id: Digest::of(d.as_bytes()),
+                map: Arc::new(map),
+            }
+        };
+        let take = |front: Option<&Frontmatter>, budget| {
+            unverified(Untrusted::new(text.to_vec()), front, budget)
+                .map(|(bytes, n)| (bytes.slice(0, 9).to_vec(), n))
+        };
+        let size = text.len() as u64;
+        assert_eq!(
+            take(Some(&front("d")), size),
+            Ok((text[..9].to_vec(), size))
+        );
+        assert!(matches!(
+            take(Some(&front("e")), size),
+            Err(Mismatch::Frontmatter(_))
+        ));
+        assert_eq!(
+            take(None, size - 1),
+            Err(Mismatch::Budget {
+                budget: size - 1,
+                found: size
+            })
+        );
     }
 
     #[test]

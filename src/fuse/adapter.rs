@@ -1,14 +1,15 @@
 //! Translates requests of the kernel into questions to the host, and answers.
 
 use super::errno;
-use super::parked::{Parked, Told};
+use super::handles::{Handles, Snapshot};
+use super::parked::Parked;
 use crate::domain::tree::{self, Attr, Child, Kind, Lookup, Tree};
 use crate::host::{Host, NO_SUCH_NAME};
 use fuser::{
-    AccessFlags, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyXattr,
-    Request,
+    AccessFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
+    ReplyXattr, Request,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -92,6 +93,7 @@ pub(super) struct Adapter {
     parked: Arc<Parked>,
     upcalls: Arc<Upcalls>,
     owner: (u32, u32),
+    handles: Arc<Handles>,
 }
 
 impl Adapter {
@@ -112,6 +114,7 @@ impl Adapter {
             parked,
             upcalls,
             owner,
+            handles: Arc::default(),
         }
     }
 
@@ -119,7 +122,7 @@ impl Adapter {
         let time = UNIX_EPOCH + Duration::from_secs(attr.mtime);
         let (kind, perm) = match attr.kind {
             Kind::SkillDir | Kind::OpenDir => (FileType::Directory, 0o555),
-            Kind::File => (FileType::RegularFile, 0o444),
+            Kind::File | Kind::Dynamic => (FileType::RegularFile, 0o444),
             Kind::Declined => (FileType::RegularFile, 0),
         };
         FileAttr {
@@ -147,8 +150,34 @@ impl Adapter {
     fn ttl(&self, attr: Attr) -> Duration {
         match attr.kind {
             Kind::OpenDir => self.host.fresh_for(Tree::slot_of(attr.ino)),
-            Kind::SkillDir | Kind::File | Kind::Declined => LONG,
+            Kind::SkillDir | Kind::File | Kind::Dynamic | Kind::Declined => LONG,
         }
+    }
+
+    /// Reads from an open file of a dynamic skill: the first read fetches, the others see the same
+    /// content, for as long as it is open.
+    fn read_dynamic(
+        &self,
+        req: &Request,
+        ino: u64,
+        handle: Arc<Snapshot>,
+        offset: u64,
+        size: u32,
+        reply: ReplyData,
+    ) {
+        let host = Arc::clone(&self.host);
+        let mut place = self.parked.enter(req.pid(), ino);
+        self.runtime.spawn(async move {
+            let content = handle.get_or_init(|| host.read_dynamic(ino));
+            tokio::select! {
+                biased;
+                content = content => match content {
+                    Ok(content) => reply.data(content.slice(offset, size)),
+                    Err(e) => reply.error(errno::of_read(*e)),
+                },
+                told = place.told() => reply.error(errno::of_told(told)),
+            }
+        });
     }
 
     /// Answers the lookup of a name that no entry mentions, once the server has been asked.
@@ -249,9 +278,32 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.upcalls.count(Upcall::Open);
-        reply.error(errno::NOT_OFFERED);
+        if !self.host.has_dynamic() {
+            return reply.error(errno::NOT_OFFERED);
+        }
+        let kind = self.host.tree().attr(ino.0).map(|a| a.kind);
+        if kind == Some(Kind::Dynamic) {
+            let handle = self.handles.open();
+            return reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+        }
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.upcalls.count(Upcall::Other);
+        self.handles.close(fh.0);
+        reply.ok();
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -263,7 +315,7 @@ impl Filesystem for Adapter {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
@@ -271,6 +323,9 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         self.upcalls.count(Upcall::Read);
+        if let Some(handle) = self.handles.get(fh.0) {
+            return self.read_dynamic(req, ino.0, handle, offset, size, reply);
+        }
         match self.host.read_now(ino.0) {
             Some(Ok(file)) => return reply.data(file.slice(offset, size)),
             Some(Err(e)) => return reply.error(errno::of_read(e)),
@@ -282,10 +337,7 @@ impl Filesystem for Adapter {
             let result = tokio::select! {
                 biased;
                 result = host.read(ino.0) => result.map_err(errno::of_read),
-                told = place.told() => Err(match told {
-                    Told::Signal => errno::INTERRUPTED,
-                    Told::Dropped => errno::GONE,
-                }),
+                told = place.told() => Err(errno::of_told(told)),
             };
             match result {
                 Ok(file) => reply.data(file.slice(offset, size)),

@@ -1,5 +1,6 @@
 //! The only errno table of the program.
 
+use super::parked::Told;
 use crate::domain::tree::{Absent, Lookup};
 use crate::host::ReadError;
 use fuser::Errno;
@@ -51,8 +52,14 @@ pub(super) const READ_ONLY: Errno = Errno::EROFS;
 pub(super) const NOT_OFFERED: Errno = Errno::ENOSYS;
 /// `isatty` and the like on a file of ours.
 pub(super) const NO_IOCTL: Errno = Errno::ENOTTY;
-/// A reader that got a signal.
-pub(super) const INTERRUPTED: Errno = Errno::EINTR;
+/// What a reader is told that must not wait longer.
+pub(super) fn of_told(told: Told) -> Errno {
+    match told {
+        Told::Signal => Errno::EINTR,
+        Told::Dropped => GONE,
+    }
+}
+
 /// An inode that is gone.
 pub(super) const GONE: Errno = Errno::ESTALE;
 /// A name of a form that no server can publish.

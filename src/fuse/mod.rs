@@ -7,6 +7,7 @@
 
 mod adapter;
 pub mod errno;
+mod handles;
 pub mod mount;
 mod notify;
 mod parked;

@@ -21,14 +21,17 @@ mod walk;
 pub use refusal::{ReadError, Refusal};
 pub use walk::NO_SUCH_NAME;
 
-use crate::domain::manifest::{Declined, Entry, SetId};
+use crate::domain::manifest::{Content, Declined, Entry, MAX_BYTES, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{
     Claim, Decision, From, Hold, Known, Moved, Origin, Policy, Scope, Shown, Skill, Standing,
     Verdict, decide,
 };
-use crate::domain::tree::{self, Absent, Branch, Change, Seen, Source as NodeSource, Tree, View};
-use crate::domain::verify::{Expected, Mismatch, Verified, verify};
+use crate::domain::tree::{
+    self, Absent, Beyond, Branch, Change, Seen, Source as NodeSource, Tree, View,
+};
+use crate::domain::verify::{Expected, Mismatch, Unverified, Verified, unverified, verify};
+use crate::source::wire::{ChildKind, DirChild};
 use crate::source::{Event, Link, Listing, Source, SourceError};
 use crate::store::cache::{Cache, Shelf};
 use crate::store::state::{State, StoredListing, Verdicts};
@@ -73,6 +76,18 @@ pub struct Server {
     pub state: Option<State>,
     /// The verdicts to go by instead of the stored ones; they are not stored.
     pub locked: Option<Verdicts>,
+    /// What becomes of its dynamic skills.
+    pub dynamic: Dynamic,
+}
+
+/// What becomes of dynamic skills, which have nothing to verify against (HR-35).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dynamic {
+    /// They are shown as declined.
+    #[default]
+    Declined,
+    /// They can be read, unverified: the user's word.
+    Allowed,
 }
 
 /// What the kernel must be told, in order.
@@ -127,8 +142,10 @@ struct Now {
     list_error: Option<String>,
     /// Windows opened that the tree does not know of yet.
     opened: bool,
-    /// Directories that the server showed and no entry mentions.
-    prefixes: BTreeSet<RelPath>,
+    /// What the server showed in its directories and no entry mentions.
+    beyond: Beyond,
+    /// What is retrieved of each file of a dynamic skill, in bytes.
+    retrieved: HashMap<Arc<str>, u64>,
     walked: walk::Walked,
     /// Verdicts that changed and are not on disk yet.
     unsaved: Verdicts,
@@ -150,8 +167,8 @@ enum Message {
     Opened(u16),
     /// The tree shall learn of the windows that were opened.
     Settle(u16),
-    /// The server showed directories; answered when the kernel knows.
-    Prefixes(u16, Vec<RelPath>, oneshot::Sender<()>),
+    /// What the server showed in a directory; answered when the kernel knows.
+    Shown(u16, RelPath, Vec<DirChild>, oneshot::Sender<()>),
     Report,
 }
 
@@ -208,13 +225,13 @@ impl Host {
             let view = match &now_of.listing {
                 None => View::Unlisted(Absent::Starting),
                 Some(_) => {
-                    let (shown, declined) = now_of.show(policy);
+                    let (shown, declined) = now_of.show(policy, server.dynamic);
                     let seen = &now_of.seen;
                     View::Listed(Arc::new(Branch::of_skills(
                         slot,
                         shown,
                         declined,
-                        &BTreeSet::new(),
+                        &Beyond::default(),
                         None,
                         seen,
                         now,
@@ -409,6 +426,8 @@ impl Host {
                 return refuse(Refusal::declined, uri, &d.reason.to_string());
             }
             Some(NodeSource::Skill(claims)) => claims,
+            // Only an open file of a dynamic skill can be read.
+            Some(NodeSource::Dynamic(..)) => return Err(ReadError::Internal),
         };
         match decide(&claims) {
             None => Err(ReadError::Stale),
@@ -512,6 +531,67 @@ impl Host {
         Err(error)
     }
 
+    /// Whether files of dynamic skills may be read in this mount, so that opening matters.
+    pub fn has_dynamic(&self) -> bool {
+        self.slots
+            .iter()
+            .any(|s| s.server.dynamic == Dynamic::Allowed)
+    }
+
+    /// The content of a file of a dynamic skill, as its server gives it now. Nothing of it is
+    /// kept or verified but its frontmatter and the skill's size in all (HR-35, HR-40).
+    ///
+    /// # Errors
+    /// As [`Host::read`].
+    pub async fn read_dynamic(&self, ino: u64) -> Result<Unverified, ReadError> {
+        let tree = self.tree();
+        let Some(NodeSource::Dynamic(shown, uri)) = tree.source(ino) else {
+            return Err(ReadError::Stale);
+        };
+        let slot = Tree::slot_of(ino);
+        let path = tree.path(ino).unwrap_or_default();
+        let s = self.slot(slot).ok_or(ReadError::Internal)?;
+        let refuse = |refusal: Refusal| {
+            let error = refusal.error;
+            self.refuse(slot, refusal);
+            error
+        };
+        match shown.standing {
+            Standing::Open => {}
+            Standing::Revoked => return Err(refuse(Refusal::revoked(&path, &uri, ""))),
+            Standing::NotApproved | Standing::Lapsed => {
+                return Err(refuse(Refusal::not_approved(&path, &uri, "")));
+            }
+        }
+        let below = format!("{}/", shown.entry.uri.trim_end_matches("/SKILL.md"));
+        let left = {
+            let now = s.now.lock();
+            let others = now
+                .retrieved
+                .iter()
+                .filter(|(u, _)| u.starts_with(&below) && **u != uri);
+            MAX_BYTES.saturating_sub(others.map(|(_, n)| n).sum())
+        };
+        let source = s.source.get().ok_or(ReadError::Down)?;
+        let deadline = Instant::now() + self.timeout;
+        let bytes = match source.read(&uri, MAX_BYTES, deadline).await {
+            Ok(bytes) => bytes,
+            Err(e @ (SourceError::Rejected { .. } | SourceError::Malformed(_))) => {
+                return Err(refuse(Refusal::rejected(&path, &uri, &e, false)));
+            }
+            Err(e) => return Err(refuse(Refusal::unanswered(&path, &uri, &e))),
+        };
+        let front = (uri == shown.entry.uri).then_some(&shown.entry.frontmatter);
+        match unverified(bytes, front, left) {
+            Ok((bytes, size)) => {
+                s.now.lock().retrieved.insert(uri, size);
+                Ok(bytes)
+            }
+            Err(m @ Mismatch::Budget { .. }) => Err(refuse(Refusal::budget(&path, &uri, &m))),
+            Err(m) => Err(refuse(Refusal::mismatch(&path, &uri, &m, false))),
+        }
+    }
+
     /// Keeps a checked file on disk, without anybody waiting for it.
     fn save(self: &Arc<Self>, slot: u16, expected: &Expected, file: &Verified) {
         let (host, digest, file) = (Arc::clone(self), expected.digest, file.clone());
@@ -609,9 +689,9 @@ impl Host {
                     });
                 }
                 Message::Settle(slot) => self.show_opened(slot, &changes),
-                Message::Prefixes(slot, dirs, done) => {
+                Message::Shown(slot, dir, children, done) => {
                     if let Some(s) = self.slot(slot) {
-                        s.now.lock().prefixes.extend(dirs);
+                        s.now.lock().take_children(dir, children);
                         self.rebuild(slot, Some(done), &changes);
                     }
                 }
@@ -755,12 +835,12 @@ impl Host {
         changes: &std_mpsc::Sender<Batch>,
     ) {
         let Some(s) = self.slot(slot) else { return };
-        let ((shown, declined), seen, prefixes) = {
+        let ((shown, declined), seen, beyond) = {
             let now = s.now.lock();
             (
-                now.show(self.policy),
+                now.show(self.policy, s.server.dynamic),
                 now.seen.clone(),
-                now.prefixes.clone(),
+                now.beyond.clone(),
             )
         };
         let tree = self.tree();
@@ -768,15 +848,7 @@ impl Host {
             Some(View::Listed(branch)) => Some(&**branch),
             _ => None,
         };
-        let branch = Branch::of_skills(
-            slot,
-            shown,
-            declined,
-            &prefixes,
-            previous,
-            &seen,
-            unix_now(),
-        );
+        let branch = Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, unix_now());
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
         self.memo.lock().retain(|((of, ..), _), _| *of != slot);
@@ -1005,28 +1077,48 @@ impl Now {
             listing,
             list_error: None,
             opened: false,
-            prefixes: BTreeSet::new(),
+            beyond: Beyond::default(),
+            retrieved: HashMap::new(),
             walked: walk::Walked::default(),
             unsaved: Verdicts::new(),
         }
     }
 
     /// What the tree shows, and what it shows as declined.
-    fn show(&self, policy: Policy) -> (Vec<Arc<Shown>>, Vec<Arc<Declined>>) {
-        let shown = self
-            .skills
-            .values()
-            .filter_map(|s| s.shown(policy))
-            .map(Arc::new)
-            .collect();
-        let declined = self.skills.values().filter_map(|s| match s.known() {
-            Known::Declined(d) if s.held().is_none() => Some(Arc::clone(d)),
-            _ => None,
-        });
-        (
-            shown,
-            declined.chain(self.nameless.iter().cloned()).collect(),
-        )
+    fn show(&self, policy: Policy, dynamic: Dynamic) -> (Vec<Arc<Shown>>, Vec<Arc<Declined>>) {
+        let (mut shown, mut declined) = (Vec::new(), self.nameless.clone());
+        for skill in self.skills.values() {
+            match (skill.shown(policy), skill.known()) {
+                (Some(s), _)
+                    if s.entry.content == Content::Dynamic && dynamic == Dynamic::Declined =>
+                {
+                    let (uri, dir) = (Some(s.entry.uri.clone()), Some(s.entry.dir.clone()));
+                    declined.push(Arc::new(Declined {
+                        uri,
+                        dir,
+                        reason: Reason::Dynamic,
+                    }));
+                }
+                (Some(s), _) => shown.push(Arc::new(s)),
+                (None, Known::Declined(d)) => declined.push(Arc::clone(d)),
+                (None, _) => {}
+            }
+        }
+        (shown, declined)
+    }
+
+    /// Takes what the server showed in a directory, in place of what it showed there before.
+    fn take_children(&mut self, dir: RelPath, children: Vec<DirChild>) {
+        let in_dir = |p: &RelPath| p.parent().as_ref() == Some(&dir);
+        self.beyond.dirs.retain(|p| !in_dir(p));
+        self.beyond.files.retain(|p, _| !in_dir(p));
+        for child in children {
+            match child.kind {
+                ChildKind::Directory => drop(self.beyond.dirs.insert(child.path)),
+                ChildKind::File => drop(self.beyond.files.insert(child.path, child.uri.into())),
+            }
+        }
+        self.beyond.dirs.insert(dir);
     }
 
     /// Takes a listing. One that is not whole proves no absence: what it does not mention stays,

@@ -93,13 +93,11 @@ impl Refusal {
 
     /// A file of a declined skill.
     pub(super) fn declined(path: &str, uri: &str, reason: &str) -> Self {
-        Self::new(
-            path,
-            uri,
-            ReadError::Denied,
-            reason,
-            "the server's author must mend the entry",
-        )
+        let next = match reason.starts_with("dynamic") {
+            true => "the user may allow it, unverified: mount with --allow-dynamic LABEL",
+            false => "the server's author must mend the entry",
+        };
+        Self::new(path, uri, ReadError::Denied, reason, next)
     }
 
     /// A file that waits for the user's approval.
@@ -176,6 +174,12 @@ impl Refusal {
             found: Some(printable(&found, TEXT)),
             ..Self::outcome(path, uri, &m.to_string(), changed)
         }
+    }
+
+    /// A dynamic skill gave more than it may.
+    pub(super) fn budget(path: &str, uri: &str, m: &Mismatch) -> Self {
+        let next = "a dynamic skill may give 16 MiB in all";
+        Self::new(path, uri, ReadError::Denied, &m.to_string(), next)
     }
 
     /// The server answered a listed file with an error or a malformed reply.

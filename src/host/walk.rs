@@ -6,11 +6,12 @@
 //! long. To keep walking tools from becoming a load on the server, names that no skill can have
 //! are not asked for, an answer is remembered, and questions are rationed.
 
-use super::{Act, Host, Message, ReadError, ask_known};
+use super::{Act, Dynamic, Host, Message, ReadError, ask_known};
+use crate::domain::manifest::Content;
 use crate::domain::name::{RelPath, may_be_unlisted};
-use crate::domain::skill::Known;
+use crate::domain::skill::{Known, Shown};
 use crate::domain::tree::Tree;
-use crate::source::wire::{ChildKind, DirChild};
+use crate::source::wire::DirChild;
 use crate::source::{Link, SourceError};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -88,7 +89,11 @@ impl Host {
     /// or the answer is known.
     pub fn unlisted(&self, dir: u64, name: &str) -> Option<String> {
         let tree = self.tree();
-        let above = tree.open_dir(dir).filter(|_| may_be_unlisted(name))?;
+        let above = tree.open_dir(dir)?;
+        let dynamic = self.dynamic_at(Tree::slot_of(dir), &above).is_some();
+        if !(may_be_unlisted(name) || dynamic && !name.starts_with('.')) {
+            return None;
+        }
         let path = if above.is_empty() {
             name.to_owned()
         } else {
@@ -99,6 +104,22 @@ impl Host {
         // A server without the extension is not asked (HR-02).
         let mute = matches!(&now.link, Link::Ready(peer) if !peer.skills);
         (!mute && !now.walked.is_absent(&path, Instant::now())).then_some(path)
+    }
+
+    /// The dynamic skill that a path of a label belongs to, if the user allowed them.
+    fn dynamic_at(&self, slot: u16, path: &str) -> Option<Arc<Shown>> {
+        let s = self
+            .slot(slot)
+            .filter(|s| s.server.dynamic == Dynamic::Allowed)?;
+        let now = s.now.lock();
+        let shown = now.skills.values().filter_map(|s| s.shown(self.policy));
+        let holds = |dir: &str| {
+            path.strip_prefix(dir)
+                .is_some_and(|r| r.is_empty() || r.starts_with('/'))
+        };
+        let mut found =
+            shown.filter(|s| s.entry.content == Content::Dynamic && holds(s.entry.dir.as_str()));
+        found.next().map(Arc::new)
     }
 
     /// Asks the server for a path that no entry mentions; whether the tree has it now.
@@ -123,6 +144,23 @@ impl Host {
             directories
         };
         let deadline = Instant::now() + PATIENCE;
+        // In a dynamic skill only the directory itself can tell (HR-94).
+        if let Some(dir) = rel
+            .parent()
+            .filter(|d| self.dynamic_at(slot, d.as_str()).is_some())
+        {
+            let children = match source.read_directory(&dir.to_uri(), deadline).await {
+                Ok(children) => children,
+                Err(e) if e.is_unknown() || !directories => Vec::new(),
+                Err(e) => return Err(error(&e)),
+            };
+            let found = children.iter().any(|c| c.path == rel);
+            self.show_children(slot, dir, children).await;
+            if !found {
+                s.now.lock().walked.remember_absent(path, Instant::now());
+            }
+            return Ok(found);
+        }
         let uri: Arc<str> = format!("{}/SKILL.md", rel.to_uri()).into();
         match ask_known(&**source, &uri, deadline).await {
             Ok(Known::Withdrawn) => {}
@@ -135,7 +173,7 @@ impl Host {
         if directories {
             match source.read_directory(&rel.to_uri(), deadline).await {
                 Ok(children) => {
-                    self.show_prefixes(slot, rel, &children).await;
+                    self.show_children(slot, rel, children).await;
                     return Ok(true);
                 }
                 Err(e) if e.is_unknown() => {}
@@ -171,19 +209,14 @@ impl Host {
             };
             let deadline = Instant::now() + host.timeout;
             if let Ok(children) = source.read_directory(&rel.to_uri(), deadline).await {
-                host.show_prefixes(slot, rel, &children).await;
+                host.show_children(slot, rel, children).await;
             }
         });
     }
 
-    async fn show_prefixes(&self, slot: u16, dir: RelPath, children: &[DirChild]) {
-        let below = children
-            .iter()
-            .filter(|c| c.kind == ChildKind::Directory)
-            .map(|c| c.path.clone());
-        let dirs = below.chain([dir]).collect();
+    async fn show_children(&self, slot: u16, dir: RelPath, children: Vec<DirChild>) {
         let (done, flushed) = oneshot::channel();
-        let _ = self.inbox.send(Message::Prefixes(slot, dirs, done));
+        let _ = self.inbox.send(Message::Shown(slot, dir, children, done));
         let _ = flushed.await;
     }
 }

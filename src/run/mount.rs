@@ -12,7 +12,7 @@ use crate::domain::name::Label;
 use crate::domain::skill::{Approval, Hold, Policy};
 use crate::fuse::Upcalls;
 use crate::fuse::mount::{self, MountPoint, Mounted};
-use crate::host::{Host, Server};
+use crate::host::{Dynamic, Host, Server};
 use crate::source::Spawner;
 use crate::source::session::Session;
 use crate::store::cache::Cache;
@@ -126,6 +126,15 @@ fn with_mount(
     let specs = config::parse_servers(&args.servers, &program, &find_dir)
         .map_err(|e| Failure::Usage(e.to_string()))?;
     let named = named_skills(args, &specs)?;
+    if let Some(label) = args
+        .allow_dynamic
+        .iter()
+        .find(|l| !specs.iter().any(|s| s.label.as_str() == **l))
+    {
+        return Err(Failure::Usage(format!(
+            "--allow-dynamic {label:?}: no --server has this label"
+        )));
+    }
     let locked = args.locked.as_deref().map(lock::load).transpose()?;
     mount::check_machine()?;
     let point = MountPoint::prepare(mountpoint)?;
@@ -311,6 +320,10 @@ fn storage(
             identity: spec.identity.clone(),
             shelf,
             state,
+            dynamic: match args.allow_dynamic.iter().any(|l| l == spec.label.as_str()) {
+                true => Dynamic::Allowed,
+                false => Dynamic::Declined,
+            },
             locked: locked.map(|l| lock::verdicts(l, spec.label.as_str())),
         }
     };
