@@ -166,7 +166,9 @@ impl Adapter {
         reply: ReplyData,
     ) {
         let host = Arc::clone(&self.host);
-        let mut place = self.parked.enter(req.pid(), ino);
+        let Some(mut place) = self.parked.enter(req.pid(), ino) else {
+            return reply.error(errno::GONE);
+        };
         self.runtime.spawn(async move {
             let content = handle.get_or_init(|| host.read_dynamic(ino));
             tokio::select! {
@@ -181,21 +183,27 @@ impl Adapter {
     }
 
     /// Answers the lookup of a name that no entry mentions, once the server has been asked.
-    fn walk(&self, dir: u64, name: String, path: String, reply: ReplyEntry) {
+    fn walk(&self, req: &Request, dir: u64, name: String, path: String, reply: ReplyEntry) {
+        let Some(mut place) = self.parked.enter(req.pid(), dir) else {
+            return reply.error(errno::BUSY);
+        };
         let this = self.clone();
         self.runtime.spawn(async move {
-            match this.host.walk(Tree::slot_of(dir), &path).await {
-                Err(e) => reply.error(errno::of_walk(e)),
-                Ok(_) => match this.host.tree().lookup(dir, &name) {
-                    Lookup::Found(attr) => {
-                        let ttl = this.ttl(attr);
-                        reply.entry_with_ttls(&LONG, &ttl, &this.file_attr(attr), Generation(0));
-                    }
-                    Lookup::NoEntry => {
-                        reply.entry(&NO_SUCH_NAME, &this.file_attr(NONE), Generation(0));
-                    }
-                    other => reply.error(errno::of_lookup(other)),
-                },
+            let found = tokio::select! {
+                biased;
+                found = this.host.walk(Tree::slot_of(dir), &path) => found.map_err(errno::of_walk),
+                told = place.told() => Err(errno::of_told(told)),
+            };
+            match found.map(|_| this.host.tree().lookup(dir, &name)) {
+                Err(e) => reply.error(e),
+                Ok(Lookup::Found(attr)) => {
+                    let ttl = this.ttl(attr);
+                    reply.entry_with_ttls(&LONG, &ttl, &this.file_attr(attr), Generation(0));
+                }
+                Ok(Lookup::NoEntry) => {
+                    reply.entry(&NO_SUCH_NAME, &this.file_attr(NONE), Generation(0));
+                }
+                Ok(other) => reply.error(errno::of_lookup(other)),
             }
         });
     }
@@ -238,7 +246,7 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.upcalls.count(Upcall::Lookup);
         let Some(name) = name.to_str() else {
             return reply.error(errno::NO_SUCH_NAME);
@@ -255,7 +263,7 @@ impl Filesystem for Adapter {
             }
             Lookup::NoEntry => {
                 if let Some(path) = self.host.unlisted(parent.0, name) {
-                    return self.walk(parent.0, name.to_owned(), path, reply);
+                    return self.walk(req, parent.0, name.to_owned(), path, reply);
                 }
                 let ttl = match parent_attr {
                     Some(attr) if attr.kind == Kind::OpenDir => {
@@ -332,7 +340,9 @@ impl Filesystem for Adapter {
             None => {}
         }
         let host = Arc::clone(&self.host);
-        let mut place = self.parked.enter(req.pid(), ino.0);
+        let Some(mut place) = self.parked.enter(req.pid(), ino.0) else {
+            return reply.error(errno::GONE);
+        };
         self.runtime.spawn(async move {
             let result = tokio::select! {
                 biased;
@@ -387,7 +397,9 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.upcalls.count(Upcall::Readdirplus);
-        self.host.look_into(ino.0);
+        if let Some(look) = self.host.look_into(ino.0) {
+            self.runtime.spawn(look);
+        }
         let tree = self.host.tree();
         let add = |child: Child| {
             let (attr, ttl) = (self.file_attr(child.attr), self.ttl(child.attr));

@@ -46,6 +46,8 @@ pub(super) fn of_walk(e: ReadError) -> Errno {
     }
 }
 
+/// A name that cannot be asked for just now.
+pub(super) const BUSY: Errno = Errno::EAGAIN;
 /// Any change.
 pub(super) const READ_ONLY: Errno = Errno::EROFS;
 /// What the kernel shall not ask again.

@@ -1,11 +1,10 @@
 //! The one thread that tells the kernel what changed.
 //!
 //! A notification takes kernel locks that a handler's reply may be needed for, so it never runs
-//! on a thread that answers requests, and holds no lock of ours. Names and directories can be
-//! invalidated at any time: lookups and listings are always answered from memory. The pages of a
-//! file cannot while somebody waits for one of them, so its readers are sent away first.
+//! on a thread that answers requests, holds no lock of ours, and never meets a caller that waits
+//! on what it tells about: see [`Parked::alone`]. The pages of a directory have no such lock.
 
-use super::parked::Parked;
+use super::parked::{Leave, Parked};
 use crate::domain::tree::Change;
 use crate::host::Batch;
 use fuser::{INodeNo, Notifier};
@@ -41,11 +40,12 @@ pub(super) fn start(
 
 fn tell(notifier: &Notifier, parked: &Parked, change: &Change) -> io::Result<()> {
     match change {
-        Change::Entry { dir, name } => notifier.inval_entry(INodeNo(*dir), OsStr::new(&**name)),
+        Change::Entry { dir, name } => parked.alone(*dir, Leave::ByThemselves, || {
+            notifier.inval_entry(INodeNo(*dir), OsStr::new(&**name))
+        }),
         Change::Dir(dir) => notifier.inval_inode(INodeNo(*dir), 0, 0),
-        Change::Pages(ino) => {
-            parked.dismiss(*ino);
+        Change::Pages(ino) => parked.alone(*ino, Leave::AtOnce, || {
             notifier.inval_inode(INodeNo(*ino), 0, 0)
-        }
+        }),
     }
 }

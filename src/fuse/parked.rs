@@ -1,15 +1,20 @@
-//! Readers that wait, and the signals that must get them out.
+//! Callers that wait, the signals that must get them out, and the kernel's locks they hold.
 //!
 //! The kernel tells a FUSE daemon of a signal by FUSE_INTERRUPT, which fuser answers itself
-//! without a hook. So while a READ waits, its caller's pending signals are looked up in /proc: a
-//! caller that was told to end gets EINTR, even when it has a handler for the signal. EINTR is
-//! never sent without such a signal, since a reader would just ask again, for ever.
+//! without a hook. So while a request waits, its caller's pending signals are looked up in /proc:
+//! a caller that was told to end gets EINTR, even when it has a handler for the signal. EINTR is
+//! never sent without such a signal, since a reader would just ask again, for ever. Only signals
+//! that ask a program to end count. A reader of a plain file does not expect EINTR, and one that
+//! is merely told of a child or a window size must not get it.
 //!
-//! Only signals that ask a program to end count. A reader of a plain file does not expect EINTR,
-//! and one that is merely told of a child or a window size must not get it.
+//! A caller that waits holds a lock in the kernel: of the page for a READ, of the directory for a
+//! LOOKUP. Telling the kernel about that page or directory waits for the lock without a way out:
+//! if this process were killed just then, neither would ever end. So nobody waits on an inode
+//! while the kernel is told about it: [`Parked::alone`] sends readers away, waits for lookups,
+//! and lets nobody in meanwhile.
 
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,15 +27,23 @@ const EVERY: Duration = Duration::from_millis(50);
 /// …and how much longer for each waiting reader, so that thousands of them cost no CPU.
 const EACH: Duration = Duration::from_micros(100);
 
-/// How long the readers of a file may take to leave once they were told.
-const DISMISS: Duration = Duration::from_secs(1);
+/// How long those who wait may take to leave: a lookup waits at most two seconds for its server.
+const LEAVE: Duration = Duration::from_secs(4);
 
-/// The readers that wait now.
+/// Those who wait now.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    inner: Mutex<Inner>,
     arrived: Notify,
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: HashMap<u64, Waiting>,
+    /// Inodes that the kernel is told about: nobody may wait on them.
+    closed: HashSet<u64>,
 }
 
 #[derive(Debug)]
@@ -47,6 +60,15 @@ pub(super) enum Told {
     Signal,
     /// The file's pages are about to be dropped.
     Dropped,
+}
+
+/// How those who wait on an inode get out of the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// They are sent away.
+    AtOnce,
+    /// They have their answer soon.
+    ByThemselves,
 }
 
 /// A place among the waiting; leaving it is dropping it.
@@ -69,56 +91,70 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.parked.waiting.lock().remove(&self.id);
+        self.parked.inner.lock().waiting.remove(&self.id);
+        self.parked.left.notify_all();
     }
 }
 
 impl Parked {
-    /// Adds the thread that made a request for a file, by the number the kernel gave with it.
-    pub(super) fn enter(self: &Arc<Self>, thread: u32, ino: u64) -> Place {
+    /// Adds the thread that made a request about an inode, by the number the kernel gave with it;
+    /// none if nobody may wait on that inode now.
+    pub(super) fn enter(self: &Arc<Self>, thread: u32, ino: u64) -> Option<Place> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (tell, told) = oneshot::channel();
-        self.waiting.lock().insert(
-            id,
-            Waiting {
-                thread,
-                ino,
-                tell: Some(tell),
-            },
-        );
+        {
+            let mut inner = self.inner.lock();
+            if inner.closed.contains(&ino) {
+                return None;
+            }
+            inner.waiting.insert(
+                id,
+                Waiting {
+                    thread,
+                    ino,
+                    tell: Some(tell),
+                },
+            );
+        }
         self.arrived.notify_one();
-        Place {
+        Some(Place {
             id,
             parked: Arc::clone(self),
             told,
-        }
+        })
     }
 
-    /// Gets all readers of a file out: a page that a reader waits for is locked, and dropping it
-    /// would wait as long. Blocks, but not for long.
-    pub(super) fn dismiss(&self, ino: u64) {
-        let until = Instant::now() + DISMISS;
+    /// Does something while nobody waits on an inode, and nobody can begin to. Who waits is sent
+    /// away or, for `then` being [`Leave::ByThemselves`], waited for. Blocks, but not for long.
+    pub(super) fn alone<T>(&self, ino: u64, then: Leave, work: impl FnOnce() -> T) -> T {
+        let until = Instant::now() + LEAVE;
+        let mut inner = self.inner.lock();
+        inner.closed.insert(ino);
         loop {
             let mut left = false;
-            for w in self.waiting.lock().values_mut().filter(|w| w.ino == ino) {
+            for w in inner.waiting.values_mut().filter(|w| w.ino == ino) {
                 left = true;
-                if let Some(tell) = w.tell.take() {
+                if let Some(tell) = w.tell.take_if(|_| then == Leave::AtOnce) {
                     let _ = tell.send(Told::Dropped);
                 }
             }
-            if !left || Instant::now() > until {
-                return;
+            if !left || self.left.wait_until(&mut inner, until).timed_out() {
+                break;
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
+        drop(inner);
+        let result = work();
+        self.inner.lock().closed.remove(&ino);
+        result
     }
 
     /// Looks after the waiting readers, for ever.
     pub(super) async fn watch(self: Arc<Self>) {
         loop {
             let threads: Vec<(u64, u32)> = self
-                .waiting
+                .inner
                 .lock()
+                .waiting
                 .iter()
                 .map(|(id, w)| (*id, w.thread))
                 .collect();
@@ -131,9 +167,9 @@ impl Parked {
                 .filter(|(_, t)| must_end(*t))
                 .map(|(id, _)| id)
                 .collect();
-            let mut waiting = self.waiting.lock();
+            let mut inner = self.inner.lock();
             for id in told {
-                if let Some(tell) = waiting.get_mut(&id).and_then(|w| w.tell.take()) {
+                if let Some(tell) = inner.waiting.get_mut(&id).and_then(|w| w.tell.take()) {
                     let _ = tell.send(Told::Signal);
                 }
             }
@@ -162,6 +198,31 @@ fn pending(status: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_waits_on_an_inode_that_the_kernel_is_told_about() {
+        let parked = Arc::<Parked>::default();
+        let (mut reader, other) = (parked.enter(1, 7).unwrap(), parked.enter(1, 8).unwrap());
+        let threads = std::thread::scope(|s| {
+            let telling = s.spawn(|| {
+                parked.alone(7, Leave::AtOnce, || {
+                    (parked.enter(1, 7).is_none(), parked.enter(1, 8).is_some())
+                })
+            });
+            let told = loop {
+                if let Ok(told) = reader.told.try_recv() {
+                    break told;
+                }
+                std::thread::yield_now();
+            };
+            assert_eq!(told, Told::Dropped);
+            drop(reader);
+            telling.join().unwrap()
+        });
+        assert_eq!(threads, (true, true));
+        drop(other);
+        assert!(parked.enter(1, 7).is_some(), "open again afterwards");
+    }
 
     #[test]
     fn only_signals_that_are_heard_count() {

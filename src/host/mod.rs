@@ -161,15 +161,30 @@ struct ListingNow {
 /// What the writer is told.
 enum Message {
     Event(u16, Event),
-    /// Something is done to a skill; answered when the kernel knows.
-    Act(u16, Arc<str>, Act, oneshot::Sender<Result<(), Moved>>),
+    /// Something is done to a skill.
+    Act(
+        u16,
+        Arc<str>,
+        Act,
+        Until,
+        oneshot::Sender<Result<(), Moved>>,
+    ),
     /// A window was opened.
     Opened(u16),
     /// The tree shall learn of the windows that were opened.
     Settle(u16),
-    /// What the server showed in a directory; answered when the kernel knows.
+    /// What the server showed in a directory; answered when the tree has it.
     Shown(u16, RelPath, Vec<DirChild>, oneshot::Sender<()>),
     Report,
+}
+
+/// When something that was done to a skill counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// When the tree shows it. For lookups: telling the kernel waits for the lookup's own reply.
+    Shown,
+    /// When the kernel knows as well.
+    Told,
 }
 
 /// What can be done to a skill.
@@ -630,10 +645,20 @@ impl Host {
     /// # Errors
     /// The set to approve is not the newest.
     pub async fn act(&self, slot: u16, uri: &Arc<str>, act: Act) -> Result<(), Moved> {
+        self.act_until(slot, uri, act, Until::Told).await
+    }
+
+    async fn act_until(
+        &self,
+        slot: u16,
+        uri: &Arc<str>,
+        act: Act,
+        until: Until,
+    ) -> Result<(), Moved> {
         let (done, flushed) = oneshot::channel();
         let _ = self
             .inbox
-            .send(Message::Act(slot, Arc::clone(uri), act, done));
+            .send(Message::Act(slot, Arc::clone(uri), act, until, done));
         flushed.await.unwrap_or(Ok(()))
     }
 
@@ -680,7 +705,9 @@ impl Host {
         while let Some(message) = messages.recv().await {
             match message {
                 Message::Event(slot, event) => self.take(slot, event, &changes),
-                Message::Act(slot, uri, act, done) => self.do_act(slot, uri, act, done, &changes),
+                Message::Act(slot, uri, act, until, done) => {
+                    self.do_act(slot, uri, act, (until, done), &changes);
+                }
                 Message::Opened(slot) => {
                     let host = Arc::clone(&self);
                     tokio::spawn(async move {
@@ -692,8 +719,9 @@ impl Host {
                 Message::Shown(slot, dir, children, done) => {
                     if let Some(s) = self.slot(slot) {
                         s.now.lock().take_children(dir, children);
-                        self.rebuild(slot, Some(done), &changes);
+                        self.rebuild(slot, None, &changes);
                     }
+                    let _ = done.send(());
                 }
                 Message::Report => {}
             }
@@ -718,7 +746,7 @@ impl Host {
         slot: u16,
         uri: Arc<str>,
         act: Act,
-        done: oneshot::Sender<Result<(), Moved>>,
+        (until, done): (Until, oneshot::Sender<Result<(), Moved>>),
         changes: &std_mpsc::Sender<Batch>,
     ) {
         self.show_opened(slot, changes);
@@ -774,7 +802,9 @@ impl Host {
         self.rebuild(slot, Some(told), changes);
         self.keep(slot);
         tokio::spawn(async move {
-            let _ = flushed.await;
+            if until == Until::Told {
+                let _ = flushed.await;
+            }
             let _ = done.send(result);
         });
     }

@@ -3,10 +3,11 @@
 //!
 //! A listing may be partial, so an unknown name in a label or prefix directory may still be a
 //! skill (HR-46, HR-47): the server is asked once, and its answer is waited for, but not for
-//! long. To keep walking tools from becoming a load on the server, names that no skill can have
+//! long, and never for the kernel, which holds the directory until the lookup is answered. To
+//! keep walking tools from becoming a load on the server, names that no skill can have
 //! are not asked for, an answer is remembered, and questions are rationed.
 
-use super::{Act, Dynamic, Host, Message, ReadError, ask_known};
+use super::{Act, Dynamic, Host, Message, ReadError, Until, ask_known};
 use crate::domain::manifest::Content;
 use crate::domain::name::{RelPath, may_be_unlisted};
 use crate::domain::skill::{Known, Shown};
@@ -165,7 +166,9 @@ impl Host {
         match ask_known(&**source, &uri, deadline).await {
             Ok(Known::Withdrawn) => {}
             Ok(known) => {
-                let _ = self.act(slot, &uri, Act::Name(known)).await;
+                let _ = self
+                    .act_until(slot, &uri, Act::Name(known), Until::Shown)
+                    .await;
                 return Ok(true);
             }
             Err(e) => return Err(error(&e)),
@@ -184,40 +187,34 @@ impl Host {
         Ok(false)
     }
 
-    /// Somebody lists a prefix directory: what the server has in it beyond the entries appears
-    /// soon (HR-95).
-    pub fn look_into(self: &Arc<Self>, dir: u64) {
+    /// Somebody lists a prefix directory or one of a dynamic skill: if it is due to be looked
+    /// into, the work that makes what the server has in it beyond the entries appear (HR-95).
+    pub fn look_into(self: &Arc<Self>, dir: u64) -> Option<impl Future<Output = ()> + use<>> {
         let slot = Tree::slot_of(dir);
-        let path = self.tree().open_dir(dir).filter(|p| !p.is_empty());
-        let (Some(path), Some(s)) = (path, self.slot(slot)) else {
-            return;
-        };
+        let path = self.tree().open_dir(dir).filter(|p| !p.is_empty())?;
         {
-            let mut now = s.now.lock();
+            let mut now = self.slot(slot)?.now.lock();
             let declared = matches!(&now.link, Link::Ready(peer) if peer.directory_read);
             if !declared || !now.walked.look(&path, Instant::now()) {
-                return;
+                return None;
             }
         }
-        let host = Arc::clone(self);
-        tokio::spawn(async move {
+        let (host, rel) = (Arc::clone(self), RelPath::of_names(&path)?);
+        Some(async move {
             let Some(source) = host.slot(slot).and_then(|s| s.source.get()) else {
-                return;
-            };
-            let Some(rel) = RelPath::of_names(&path) else {
                 return;
             };
             let deadline = Instant::now() + host.timeout;
             if let Ok(children) = source.read_directory(&rel.to_uri(), deadline).await {
                 host.show_children(slot, rel, children).await;
             }
-        });
+        })
     }
 
     async fn show_children(&self, slot: u16, dir: RelPath, children: Vec<DirChild>) {
-        let (done, flushed) = oneshot::channel();
+        let (done, shown) = oneshot::channel();
         let _ = self.inbox.send(Message::Shown(slot, dir, children, done));
-        let _ = flushed.await;
+        let _ = shown.await;
     }
 }
 
