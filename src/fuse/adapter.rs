@@ -4,7 +4,7 @@ use super::errno;
 use super::handles::{Handles, Snapshot};
 use super::parked::Parked;
 use crate::domain::tree::{self, Attr, Child, Kind, Lookup, Tree};
-use crate::host::{Host, NO_SUCH_NAME};
+use crate::host::{Host, Look, NO_SUCH_NAME};
 use fuser::{
     AccessFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData,
@@ -208,6 +208,26 @@ impl Adapter {
         });
     }
 
+    /// Answers a listing with attributes.
+    fn list_plus(&self, dir: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let tree = self.host.tree();
+        let add = |child: Child| {
+            let (attr, ttl) = (self.file_attr(child.attr), self.ttl(child.attr));
+            reply.add(
+                attr.ino,
+                child.cookie,
+                child.name,
+                &ttl,
+                &attr,
+                Generation(0),
+            )
+        };
+        match self.list(&tree, dir, offset, add) {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno::of_lookup(e)),
+        }
+    }
+
     /// Lists a directory into a reply, from a cookie on; `add` says whether the reply is full.
     fn list(
         &self,
@@ -390,31 +410,36 @@ impl Filesystem for Adapter {
 
     fn readdirplus(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
         self.upcalls.count(Upcall::Readdirplus);
-        if let Some(look) = self.host.look_into(ino.0) {
-            self.runtime.spawn(look);
-        }
-        let tree = self.host.tree();
-        let add = |child: Child| {
-            let (attr, ttl) = (self.file_attr(child.attr), self.ttl(child.attr));
-            reply.add(
-                attr.ino,
-                child.cookie,
-                child.name,
-                &ttl,
-                &attr,
-                Generation(0),
-            )
-        };
-        match self.list(&tree, ino.0, offset, add) {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(errno::of_lookup(e)),
+        match self.host.look_into(ino.0).filter(|_| offset == 0) {
+            Some((Look::First, work)) => {
+                let Some(mut place) = self.parked.enter(req.pid(), ino.0) else {
+                    return reply.error(errno::BUSY);
+                };
+                let this = self.clone();
+                self.runtime.spawn(async move {
+                    let looked = tokio::select! {
+                        biased;
+                        looked = work => looked.map_err(errno::of_read),
+                        told = place.told() => Err(errno::of_told(told)),
+                    };
+                    match looked {
+                        Ok(()) => this.list_plus(ino.0, offset, reply),
+                        Err(e) => reply.error(e),
+                    }
+                });
+            }
+            Some((Look::Again, work)) => {
+                self.runtime.spawn(work);
+                self.list_plus(ino.0, offset, reply);
+            }
+            None => self.list_plus(ino.0, offset, reply),
         }
     }
 

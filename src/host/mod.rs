@@ -19,7 +19,7 @@ pub mod report;
 mod walk;
 
 pub use refusal::{ReadError, Refusal};
-pub use walk::NO_SUCH_NAME;
+pub use walk::{Look, NO_SUCH_NAME};
 
 use crate::domain::manifest::{Content, Declined, Entry, MAX_BYTES, Reason, SetId};
 use crate::domain::name::{Label, RelPath};

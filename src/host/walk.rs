@@ -9,7 +9,7 @@
 
 use super::{Act, Dynamic, Host, Message, ReadError, Until, ask_known};
 use crate::domain::manifest::Content;
-use crate::domain::name::{RelPath, may_be_unlisted};
+use crate::domain::name::{RelPath, SKILL_MD, may_be_unlisted};
 use crate::domain::skill::{Known, Shown};
 use crate::domain::tree::Tree;
 use crate::source::wire::DirChild;
@@ -29,6 +29,15 @@ const MAX_REMEMBERED: usize = 10_000;
 const PER_SECOND: f64 = 5.0;
 /// A directory is looked into at most this often.
 const LOOK_GAP: Duration = Duration::from_secs(30);
+
+/// Whether a listing may be answered before the server was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// No: nothing is known of the directory of a dynamic skill.
+    First,
+    /// Yes: what is known is shown, and what is new appears.
+    Again,
+}
 
 /// What was asked of a server on the way.
 #[derive(Debug)]
@@ -92,10 +101,14 @@ impl Host {
         let tree = self.tree();
         let above = tree.open_dir(dir)?;
         let dynamic = self.dynamic_at(Tree::slot_of(dir), &above).is_some();
-        if !(may_be_unlisted(name) || dynamic && !name.starts_with('.')) {
+        // The SKILL.md of a prefix directory makes it a skill, if the server says so.
+        let prefix = name == SKILL_MD && !above.is_empty() && !dynamic;
+        if !(prefix || may_be_unlisted(name) || dynamic && !name.starts_with('.')) {
             return None;
         }
-        let path = if above.is_empty() {
+        let path = if prefix {
+            above
+        } else if above.is_empty() {
             name.to_owned()
         } else {
             format!("{above}/{name}")
@@ -188,27 +201,47 @@ impl Host {
     }
 
     /// Somebody lists a prefix directory or one of a dynamic skill: if it is due to be looked
-    /// into, the work that makes what the server has in it beyond the entries appear (HR-95).
-    pub fn look_into(self: &Arc<Self>, dir: u64) -> Option<impl Future<Output = ()> + use<>> {
+    /// into, the work that makes what the server has in it beyond the entries appear (HR-95), and
+    /// whether the listing would be empty for no reason without it.
+    pub fn look_into(
+        self: &Arc<Self>,
+        dir: u64,
+    ) -> Option<(Look, impl Future<Output = Result<(), ReadError>> + use<>)> {
         let slot = Tree::slot_of(dir);
         let path = self.tree().open_dir(dir).filter(|p| !p.is_empty())?;
-        {
+        let dynamic = self.dynamic_at(slot, &path).is_some();
+        let look = {
             let mut now = self.slot(slot)?.now.lock();
             let declared = matches!(&now.link, Link::Ready(peer) if peer.directory_read);
             if !declared || !now.walked.look(&path, Instant::now()) {
                 return None;
             }
-        }
-        let (host, rel) = (Arc::clone(self), RelPath::of_names(&path)?);
-        Some(async move {
-            let Some(source) = host.slot(slot).and_then(|s| s.source.get()) else {
-                return;
-            };
-            let deadline = Instant::now() + host.timeout;
-            if let Ok(children) = source.read_directory(&rel.to_uri(), deadline).await {
-                host.show_children(slot, rel, children).await;
+            let above = |p: &RelPath| p.parent().is_some_and(|p| p.as_str() == path);
+            let known = now.beyond.dirs.iter().any(above) || now.beyond.files.keys().any(above);
+            if dynamic && !known {
+                Look::First
+            } else {
+                Look::Again
             }
-        })
+        };
+        let (host, rel) = (Arc::clone(self), RelPath::of_names(&path)?);
+        let work = async move {
+            let s = host.slot(slot).ok_or(ReadError::Internal)?;
+            let source = s.source.get().ok_or(ReadError::Down)?;
+            match source
+                .read_directory(&rel.to_uri(), Instant::now() + PATIENCE)
+                .await
+            {
+                Ok(children) => host.show_children(slot, rel, children).await,
+                Err(e) => {
+                    // Nothing was learnt: the next one who looks asks again.
+                    s.now.lock().walked.looked.remove(&path);
+                    return Err(error(&e));
+                }
+            }
+            Ok(())
+        };
+        Some((look, work))
     }
 
     async fn show_children(&self, slot: u16, dir: RelPath, children: Vec<DirChild>) {
