@@ -328,7 +328,9 @@ pub fn ask(dir: &Path, mountpoint: Option<&Path>, verb: &Verb) -> Result<Reply, 
     let dir = PrivateDir::open(dir)?;
     let sockets: Vec<PathBuf> = match mountpoint {
         Some(path) => {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            // The socket bears the name of the real path.
+            let real = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+            let path = real.unwrap_or_else(|_| path.to_owned());
             let socket = path
                 .ancestors()
                 .map(|p| dir.path().join(socket_name(p)))

@@ -12,9 +12,11 @@ use super::parked::Parked;
 use crate::host::{Batch, Host};
 use fuser::{Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::mount::UnmountFlags;
 use std::fs;
 use std::io::{self, BufRead, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -107,6 +109,8 @@ fn mounted_at(path: &Path) -> Option<Listed> {
 pub struct MountPoint {
     path: PathBuf,
     made: bool,
+    /// Locked, so that of two daemons started at once only one mounts.
+    _lock: OwnedFd,
 }
 
 impl MountPoint {
@@ -162,7 +166,15 @@ impl MountPoint {
                 "the directory is not empty; choose an empty one",
             ));
         }
-        Ok(Self { path, made })
+        let lock = lock(&path)?;
+        if mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE) {
+            return Err(place(&path, TAKEN));
+        }
+        Ok(Self {
+            path,
+            made,
+            _lock: lock,
+        })
     }
 
     /// Where it is, absolute.
@@ -175,6 +187,21 @@ impl MountPoint {
         if self.made {
             let _ = fs::remove_dir(&self.path);
         }
+    }
+}
+
+/// Another daemon was faster.
+const TAKEN: &str = "another mount-skills is mounting there; to end it: mount-skills unmount";
+
+/// Locks a directory before it is mounted on.
+fn lock(path: &Path) -> Result<OwnedFd, MountError> {
+    let io = |e: rustix::io::Errno| place(path, e.to_string());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io)?;
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(fd),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(place(path, TAKEN)),
+        Err(e) => Err(io(e)),
     }
 }
 

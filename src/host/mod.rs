@@ -21,6 +21,7 @@ mod walk;
 pub use refusal::{ReadError, Refusal};
 pub use walk::{Look, NO_SUCH_NAME};
 
+use crate::domain::digest::Digest;
 use crate::domain::manifest::{Content, Declined, Entry, MAX_BYTES, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{
@@ -351,16 +352,30 @@ impl Host {
         let file = match self.resolve(ino) {
             Err(e) => return Some(Err(e)),
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
-            Ok(Resolved::Disputed(_)) => return None,
+            Ok(Resolved::Disputed(claims)) => {
+                let failed = dispute(Tree::slot_of(ino), &claims)?;
+                return self.failed_a_moment_ago(&failed).map(Err);
+            }
             Ok(Resolved::File(file)) => file,
         };
         if let Some(bytes) = self.memory.get(&file.key) {
             return Some(self.admit(&file, bytes));
         }
+        self.failed_a_moment_ago(&(file.key, file.expected.uri))
+            .map(Err)
+    }
+
+    fn failed_a_moment_ago(&self, failed: &Failed) -> Option<ReadError> {
         let memo = self.memo.lock();
-        memo.get(&(file.key, file.expected.uri))
+        memo.get(failed)
             .filter(|(at, _)| at.elapsed() < MEMO)
-            .map(|(_, e)| Err(*e))
+            .map(|(_, e)| *e)
+    }
+
+    fn remember(&self, failed: Failed, e: ReadError) {
+        let mut memo = self.memo.lock();
+        memo.retain(|_, (at, _)| at.elapsed() < MEMO);
+        memo.insert(failed, (Instant::now(), e));
     }
 
     /// The content of a file: from memory, from the disk or from its server, checked. Reading it
@@ -375,7 +390,13 @@ impl Host {
         let file = match self.resolve(ino)? {
             Resolved::Text(text) => return Ok(text),
             Resolved::File(file) => file,
-            Resolved::Disputed(claims) => return self.settle_dispute(ino, &claims).await,
+            Resolved::Disputed(claims) => {
+                let (key, uri) = dispute(Tree::slot_of(ino), &claims).ok_or(ReadError::Stale)?;
+                let host = Arc::clone(self);
+                let settle = move || async move { host.settle_dispute(ino, &claims).await };
+                let result = self.flights.join((key, uri, From::Anywhere), settle).await;
+                return result.unwrap_or(Err(ReadError::Internal));
+            }
         };
         let path = self.tree().path(ino).unwrap_or_default();
         let (key, uri) = (file.key, Arc::clone(&file.expected.uri));
@@ -474,12 +495,7 @@ impl Host {
         let result = self.fetch_once(&path, &file).await;
         match &result {
             Ok(bytes) => self.memory.put(file.key, bytes.clone()),
-            Err(e) => {
-                let mut memo = self.memo.lock();
-                memo.retain(|_, (at, _)| at.elapsed() < MEMO);
-                let uri = Arc::clone(&file.expected.uri);
-                memo.insert((file.key, uri), (Instant::now(), *e));
-            }
+            Err(e) => self.remember((file.key, file.expected.uri), *e),
         }
         result
     }
@@ -665,7 +681,7 @@ impl Host {
     /// Two entries disagree on a file: asks for both, once; only if they still disagree the
     /// file fails (HR-37).
     async fn settle_dispute(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         ino: u64,
         claims: &[Claim],
     ) -> Result<Verified, ReadError> {
@@ -677,6 +693,9 @@ impl Host {
         let refusal = Refusal::disputed(&path, claims, changed);
         let error = refusal.error;
         self.refuse(slot, refusal);
+        if let Some(failed) = dispute(slot, claims) {
+            self.remember(failed, error);
+        }
         Err(error)
     }
 
@@ -1242,6 +1261,13 @@ enum Resolved {
     Text(Verified),
     File(File),
     Disputed(Vec<Claim>),
+}
+
+/// What a dispute is remembered by: no read that can succeed has the same key, since its digest
+/// is not one of a file.
+fn dispute(slot: u16, claims: &[Claim]) -> Option<Failed> {
+    let uri = Arc::clone(&claims.first()?.file.uri);
+    Some(((slot, Digest::of(uri.as_bytes()), None), uri))
 }
 
 /// Why bytes were not accepted.

@@ -368,6 +368,9 @@ struct End {
 
 impl End {
     fn new() -> io::Result<Self> {
+        // Under a limit on the size of files a write must fail, not end the program: the handler
+        // stays when this goes.
+        drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
         let signals = [
             (
                 signal(SignalKind::terminate())?,
