@@ -49,6 +49,10 @@ const REPORT_GAP: Duration = Duration::from_millis(100);
 /// How long a failed read waits for the kernel to hear of the change it found.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
+/// What is asked of a server: what one URI gave says nothing of another that promises the same
+/// bytes.
+type Question = (Key, Arc<str>);
+
 /// A server as the host is told of it.
 #[derive(Debug)]
 pub struct Server {
@@ -78,10 +82,9 @@ pub struct Host {
     slots: Vec<Slot>,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
-    flights: Flights<(Key, Arc<str>), Result<Verified, ReadError>>,
-    /// Reads that failed a moment ago, by their URI as well: what one URI gave says nothing of
-    /// another that promises the same bytes.
-    memo: Mutex<HashMap<(Key, Arc<str>), (Instant, ReadError)>>,
+    flights: Flights<Question, Result<Verified, ReadError>>,
+    /// Reads that failed a moment ago.
+    memo: Mutex<HashMap<Question, (Instant, ReadError)>>,
     refusals: Mutex<Refusals>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
