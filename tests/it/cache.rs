@@ -105,7 +105,7 @@ const HARMS: [Harm; 10] = [
         fs::create_dir(copy).unwrap();
     }),
     ("closed", |copy, _| {
-        fs::set_permissions(copy, fs::Permissions::from_mode(0)).unwrap()
+        fs::set_permissions(copy, fs::Permissions::from_mode(0o000)).unwrap()
     }),
     ("removed", |copy, _| fs::remove_file(copy).unwrap()),
 ];

@@ -184,7 +184,7 @@ fn c44_mappings_positioned_reads_and_direct_reads_give_the_right_bytes() {
         let want = reference.get(at..).unwrap_or_default();
         let want = &want[..want.len().min(length)];
         assert!(
-            n <= want.len() && (n > 0) == !want.is_empty() && buffer[..n] == want[..n],
+            n <= want.len() && (n > 0) != want.is_empty() && buffer[..n] == want[..n],
             "{length} at {at}"
         );
     }
