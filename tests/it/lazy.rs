@@ -27,7 +27,8 @@ fn tree(ttl_ms: u64) -> Value {
 }
 
 const LOOK: &str = "ls -laR $M && find $M -type f && find $M -size +1 && du -a $M && \
-    find $M/lab -exec stat {} + && find $M -type l -o -type f -perm /111 && tree $M 2>/dev/null; true";
+    find $M/lab -exec stat {} + && find $M -type l -o -type f -perm /111 && \
+    head -c 0 $M/lab/plain/SKILL.md && test -r $M/lab/plain/c.txt";
 
 #[test]
 fn c42_hr78_looking_at_everything_and_probing_for_names_asks_the_server_nothing() {
@@ -36,6 +37,15 @@ fn c42_hr78_looking_at_everything_and_probing_for_names_asks_the_server_nothing(
     rig.up(&["lab"], &[]);
     let before = rig.log("lab", "request").len();
 
+    // By path first, so that the kernel has to ask for each name before it has seen a listing.
+    for skill in tree(HOUR_MS)["skills"].as_array().unwrap() {
+        let path = skill["path"].as_str().unwrap();
+        for name in skill["files"].as_object().unwrap().keys() {
+            let path = rig.path(&format!("lab/{path}/{name}"));
+            assert!(fs::metadata(&path).unwrap().is_file());
+            drop(fs::File::open(&path).unwrap());
+        }
+    }
     let listing = rig.sh(LOOK).good();
     assert!(
         listing.contains(".env.example") && listing.contains("inner/x.txt"),
