@@ -1,6 +1,6 @@
 //! Nothing is asked of a server before somebody reads content, and nothing twice.
 
-use crate::rig::{Rig, ok, skill, skill_md};
+use crate::rig::{Rig, is_root, ok, skill, skill_md};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -113,7 +113,10 @@ fn c42_hr79_grep_reads_each_file_once_and_the_second_time_none() {
         .good()
         .lines()
         .count();
-    for _ in 0..2 {
+    for pass in ["first", "from the kernel", "from our memory"] {
+        if pass == "from our memory" && is_root() {
+            Rig::drop_kernel_caches();
+        }
         let hits = rig.sh("grep -rl needle $M/lab | wc -l").good();
         assert_eq!(hits.trim(), (13 * 4 + 1).to_string());
         let reads = rig.reads("lab");
@@ -123,7 +126,7 @@ fn c42_hr79_grep_reads_each_file_once_and_the_second_time_none() {
             "every file that is not empty: {reads:?}"
         );
         let again: BTreeMap<_, _> = reads.iter().filter(|(_, n)| **n != 1).collect();
-        assert!(again.is_empty(), "read more than once: {again:?}");
+        assert!(again.is_empty(), "{pass}: read more than once: {again:?}");
     }
     assert_eq!(
         rig.seen("lab", "skills/get"),

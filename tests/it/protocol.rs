@@ -132,20 +132,30 @@ fn c21_long_messages_are_read_and_endless_ones_end_the_connection() {
     rig.scene("wide", wide);
     let endless = json!({"raw": {"fill": "x", "size": 130 << 20}, "method": "resources/read", "uri": "skill://s/a.txt"});
     rig.scene("endless", ruled(json!([endless])));
-    rig.up(&["wide", "endless"], &["--timeout", "30"]);
+    rig.scene("web", ruled(json!([endless])));
+    let web = rig.scripted_http("web");
+    let [a, b] = ["wide", "endless"].map(|l| rig.scripted(l));
+    rig.mount(
+        &[("wide", &a), ("endless", &b), ("web", &web)],
+        &["--timeout", "30"],
+    );
+    ["wide", "endless", "web"].iter().for_each(|l| rig.ready(l));
     assert_eq!(rig.ls("wide").unwrap().len(), 301);
     let long = fs::read_to_string(rig.path("wide/text/long.txt")).unwrap();
     assert!(long.len() == 16_000_000 && long.chars().all(|c| c == 'é'));
 
-    let mut seen = Vec::new();
     let reader = rig.cat_later("endless/s/a.txt");
     let out = reader.finish(40.0);
     until("the reason", 5.0, || {
         let status = rig.server("endless");
-        seen.push(status["reason"].clone());
         format!("{status}").contains("longer than 128 MiB")
     });
     assert_eq!(rig.outcome("endless", out), Err("EHOSTDOWN"));
+    let over_http = rig.cat("web/s/a.txt");
+    assert!(
+        matches!(over_http, Err("EIO" | "EHOSTDOWN")),
+        "{over_http:?}"
+    );
     assert_eq!(
         rig.cat("wide/s0/SKILL.md"),
         Err("EIO"),
