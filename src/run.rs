@@ -168,13 +168,20 @@ async fn serve_mount(
     let mut end = End::new(gone)?;
     let (unmount, asked) = tokio::sync::mpsc::channel(1);
     end.asked = Some(asked);
-    match Control::bind(&path) {
+    let control = match Control::bind(&path) {
         Ok(control) => {
             let figures = Arc::new(move || upcalls.figures());
-            tokio::spawn(control.serve(Arc::clone(&host), figures, unmount));
+            Some(tokio::spawn(control.serve(
+                Arc::clone(&host),
+                figures,
+                unmount,
+            )))
         }
-        Err(e) => tracing::warn!("list, status and unmount will not work: {e}"),
-    }
+        Err(e) => {
+            tracing::warn!("list, status and unmount will not work: {e}");
+            None
+        }
+    };
     let started = start_sessions(args, &specs, &host, &mounted);
     let sessions = match started {
         Ok(sessions) => sessions,
@@ -197,6 +204,11 @@ async fn serve_mount(
         }
     };
     let _ = tokio::time::timeout(STOP_PATIENCE, stopped).await;
+    if let Some(control) = control {
+        // Waited for: its socket goes when it does, and the process may be faster.
+        control.abort();
+        let _ = control.await;
+    }
     Ok(())
 }
 
