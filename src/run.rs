@@ -303,6 +303,9 @@ struct End {
 
 impl End {
     fn new(gone: oneshot::Receiver<()>) -> io::Result<Self> {
+        // Under a limit on the size of files a write must fail, not end the program: the handler
+        // stays when this goes.
+        drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
         let signals = [
             signal(SignalKind::terminate())?,
             signal(SignalKind::interrupt())?,
