@@ -198,7 +198,9 @@ pub fn ask(mountpoint: Option<&Path>, verb: Verb) -> Result<Reply, ControlError>
     let dir = directory();
     let sockets = match mountpoint {
         Some(path) => {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            // The socket bears the name of the real path.
+            let real = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+            let path = real.unwrap_or_else(|_| path.to_owned());
             let socket = path
                 .ancestors()
                 .map(|p| dir.join(socket_name(p)))
