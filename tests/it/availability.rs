@@ -365,6 +365,34 @@ fn c38_hr25_places_that_must_not_be_mounted_on_are_refused_and_left_alone() {
 }
 
 #[test]
+fn c38_of_two_daemons_started_at_once_one_mounts_and_the_other_says_why_not() {
+    let rig = Rig::new();
+    rig.scene("lab", two_files());
+    let target = rig.scripted("lab");
+    for _ in 0..3 {
+        let servers = [("lab", target.as_str())];
+        let mut both = [(); 2].map(|()| Proc::spawn(&mut rig.daemon_command(&servers, &[])));
+        until("one of two to give up", 5.0, || {
+            both.iter_mut().any(|d| !d.runs())
+        });
+        until("the other to mount", 5.0, || {
+            mounts_at(rig.mount_point()).len() == 1
+        });
+        both.sort_by_key(|d| !alive(d.pid()));
+        let [winner, loser] = both;
+        let out = loser.finish(5.0);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(out.err.contains("already mounted"), "{out:?}");
+        until("the mount to read", 10.0, || {
+            rig.cat("lab/s/a.txt") == ok("a\n")
+        });
+        winner.signal(Signal::TERM);
+        assert_eq!(winner.finish(10.0).code, Some(0));
+        rig.nothing_left();
+    }
+}
+
+#[test]
 fn a_mount_point_that_is_missing_is_made_and_removed_again() {
     let mut rig = Rig::new();
     rig.scene("lab", two_files());

@@ -610,3 +610,27 @@ fn c32_proxy_variables_are_heard_and_their_exceptions_too() {
         "nothing goes past the proxy"
     );
 }
+
+#[test]
+fn c21_large_replies_at_once_are_bounded_in_memory() {
+    let mut rig = Rig::new();
+    // Each is a reply of 96 MiB.
+    let skills: Vec<Value> = (0..6)
+        .map(|n| {
+            let size = (16 << 20) - 4096;
+            let big =
+                json!({"fill": format!("{n}\u{1}\u{1}\u{1}\u{1}\u{1}\u{1}\u{1}"), "size": size});
+            skill(&format!("s{n}"), json!({"big": big}))
+        })
+        .collect();
+    rig.scene("lab", json!({"skills": skills}));
+    rig.up(&["lab"], &["--timeout", "80"]);
+    let readers: Vec<_> = (0..6)
+        .map(|n| rig.cat_later(&format!("lab/s{n}/big")))
+        .collect();
+    for reader in readers {
+        assert_eq!(reader.finish(80.0).out.len(), (16 << 20) - 4096);
+    }
+    let peak = rig.daemon_peak_mib();
+    assert!(peak < 700, "the daemon took {peak} MiB");
+}
