@@ -97,6 +97,34 @@ fn c22_servers_that_hang_die_or_come_late_do_not_hold_up_a_good_one() {
 }
 
 #[test]
+fn c22_hr117_without_a_listing_a_directory_says_so_and_never_looks_empty() {
+    let mut rig = Rig::new();
+    let hang = json!([{"method": "skills/list", "hang": true}]);
+    let fail = json!([{"method": "skills/list", "error": {"code": -32603, "message": "Oops"}}]);
+    rig.scene("hangs", with(two_files(), "rules", hang));
+    rig.scene("fails", with(two_files(), "rules", fail));
+    let [hangs, fails] = ["hangs", "fails"].map(|l| rig.scripted(l));
+    rig.mount(&[("hangs", &hangs), ("fails", &fails)], &[]);
+    for label in ["hangs", "fails"] {
+        until("its listing to be asked for", 10.0, || {
+            rig.seen(label, "skills/list") > 0
+        });
+        assert_eq!(quickly(label, || rig.ls(label)), Err("EAGAIN"));
+        assert_eq!(
+            quickly(label, || rig.cat(&format!("{label}/s/a.txt"))),
+            Err("EAGAIN")
+        );
+    }
+    until("the reason", 5.0, || {
+        rig.server("fails")["reason"].to_string().contains("Oops")
+    });
+    rig.scene("fails", two_files());
+    until("the listing", 20.0, || {
+        rig.cat("fails/s/a.txt") == ok("a\n")
+    });
+}
+
+#[test]
 fn c39_hr117_a_hung_read_ends_by_its_deadline_and_holds_up_nobody() {
     let mut rig = Rig::new();
     rig.scene("lab", stuck());

@@ -348,40 +348,38 @@ fn c23_hr05_older_servers_are_found_out_and_used() {
 #[test]
 fn replies_that_drip_or_break_off_end_in_time_and_the_next_read_is_right() {
     let mut rig = Rig::new();
-    let read = |uri: &str, how: Value| {
-        let mut rule = how;
+    let read = |file: &str, mut rule: Value| {
         rule["method"] = "resources/read".into();
-        rule["uri"] = format!("skill://s/{uri}").into();
+        rule["uri"] = format!("skill://s/{file}").into();
         rule
     };
-    rig.scene(
-        "lab",
-        ruled(json!([
-            read("a.txt", json!({"drip": [10, 0.4]})),
-            read("b.txt", json!({"cut": 0.5, "times": 1}))
-        ])),
-    );
-    rig.up(&["lab"], &["--timeout", "2"]);
-    let start = Instant::now();
-    assert_eq!(
-        rig.cat("lab/s/a.txt"),
-        Err("ETIMEDOUT"),
-        "HR-117: the deadline is of the whole"
-    );
-    assert!(start.elapsed() < Duration::from_secs(6));
-    rig.scene(
-        "lab",
-        ruled(json!([read("b.txt", json!({"cut": 0.5, "times": 1}))])),
-    );
-    until("the mended file", 20.0, || {
-        rig.cat("lab/s/a.txt") == ok("a\n")
-    });
-    until("the reply that broke off", 20.0, || {
-        match rig.cat("lab/s/b.txt") {
+    let slow = read("a.txt", json!({"drip": [10, 0.4]}));
+    let cut = read("b.txt", json!({"cut": 0.5, "times": 1}));
+    for label in ["child", "web"] {
+        rig.scene(label, ruled(json!([slow, cut])));
+    }
+    let (child, web) = (rig.scripted("child"), rig.scripted_http("web"));
+    rig.mount(&[("child", &child), ("web", &web)], &["--timeout", "2"]);
+    for label in ["child", "web"] {
+        rig.ready(label);
+        let (a, b) = (format!("{label}/s/a.txt"), format!("{label}/s/b.txt"));
+        let start = Instant::now();
+        assert_eq!(
+            rig.cat(&a),
+            Err("ETIMEDOUT"),
+            "HR-117: the deadline is of the whole"
+        );
+        assert!(start.elapsed() < Duration::from_secs(6));
+        rig.scene(label, ruled(json!([cut])));
+        until("the mended file", 20.0, || rig.cat(&a) == ok("a\n"));
+        until("the reply that broke off", 20.0, || match rig.cat(&b) {
             Ok(text) => text == "b\n",
-            Err(e) => ["EHOSTDOWN", "EIO"].contains(&e).then_some(false).unwrap(),
-        }
-    });
+            Err(e) => {
+                assert!(["EHOSTDOWN", "EIO"].contains(&e), "{e}");
+                false
+            }
+        });
+    }
 }
 
 // ---- over HTTP ----
