@@ -70,8 +70,10 @@ fn c22_servers_that_hang_die_or_come_late_do_not_hold_up_a_good_one() {
     until("the dead one to count as down", 5.0, || {
         quickly("dead", || rig.ls("dead")) == Err("EHOSTDOWN")
     });
-    let reason = rig.server("dead")["reason"].to_string();
-    assert!(reason.contains("no licence"), "its last words: {reason}");
+    until("its last words", 15.0, || {
+        let reason = rig.server("dead")["reason"].to_string();
+        reason.contains("no licence")
+    });
     let names = [
         ".mount-skills",
         "README.md",
@@ -92,6 +94,34 @@ fn c22_servers_that_hang_die_or_come_late_do_not_hold_up_a_good_one() {
         let reason = rig.server(label)["reason"].to_string();
         assert!(reason.contains("no answer within 7 s"), "{label}: {reason}");
     }
+}
+
+#[test]
+fn c22_hr117_without_a_listing_a_directory_says_so_and_never_looks_empty() {
+    let mut rig = Rig::new();
+    let hang = json!([{"method": "skills/list", "hang": true}]);
+    let fail = json!([{"method": "skills/list", "error": {"code": -32603, "message": "Oops"}}]);
+    rig.scene("hangs", with(two_files(), "rules", hang));
+    rig.scene("fails", with(two_files(), "rules", fail));
+    let [hangs, fails] = ["hangs", "fails"].map(|l| rig.scripted(l));
+    rig.mount(&[("hangs", &hangs), ("fails", &fails)], &[]);
+    for label in ["hangs", "fails"] {
+        until("its listing to be asked for", 10.0, || {
+            rig.seen(label, "skills/list") > 0
+        });
+        assert_eq!(quickly(label, || rig.ls(label)), Err("EAGAIN"));
+        assert_eq!(
+            quickly(label, || rig.cat(&format!("{label}/s/a.txt"))),
+            Err("EAGAIN")
+        );
+    }
+    until("the reason", 5.0, || {
+        rig.server("fails")["reason"].to_string().contains("Oops")
+    });
+    rig.scene("fails", two_files());
+    until("the listing", 20.0, || {
+        rig.cat("fails/s/a.txt") == ok("a\n")
+    });
 }
 
 #[test]
@@ -360,6 +390,34 @@ fn c38_hr25_places_that_must_not_be_mounted_on_are_refused_and_left_alone() {
         "no server is started for nothing"
     );
     assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"), "the live mount goes on");
+}
+
+#[test]
+fn c38_of_two_daemons_started_at_once_one_mounts_and_the_other_says_why_not() {
+    let rig = Rig::new();
+    rig.scene("lab", two_files());
+    let target = rig.scripted("lab");
+    for _ in 0..3 {
+        let servers = [("lab", target.as_str())];
+        let mut both = [(); 2].map(|()| Proc::spawn(&mut rig.daemon_command(&servers, &[])));
+        until("one of two to give up", 5.0, || {
+            both.iter_mut().any(|d| !d.runs())
+        });
+        until("the other to mount", 5.0, || {
+            mounts_at(rig.mount_point()).len() == 1
+        });
+        both.sort_by_key(|d| !alive(d.pid()));
+        let [winner, loser] = both;
+        let out = loser.finish(5.0);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(out.err.contains("already mounted"), "{out:?}");
+        until("the mount to read", 10.0, || {
+            rig.cat("lab/s/a.txt") == ok("a\n")
+        });
+        winner.signal(Signal::TERM);
+        assert_eq!(winner.finish(10.0).code, Some(0));
+        rig.nothing_left();
+    }
 }
 
 #[test]

@@ -370,6 +370,30 @@ fn two_mounts_at_once_are_told_apart() {
 }
 
 #[test]
+fn a_mount_is_found_by_every_path_that_leads_to_it() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(&["s"]));
+    std::os::unix::fs::symlink(rig.mount_point(), rig.dir().join("link")).unwrap();
+    rig.up(&["lab"], &[]);
+    for path in [
+        "mnt",
+        "./mnt/",
+        "link",
+        "link/lab/s",
+        "mnt/lab/s/SKILL.md",
+        "mnt/../mnt",
+        "mnt/lab/none",
+    ] {
+        let mut list = rig.command(BIN);
+        let out = run(list.args(["list", path]).current_dir(rig.dir()));
+        assert!(out.text().contains("lab/s"), "{path}: {out:?}");
+    }
+    let mut unmount = rig.command(BIN);
+    run(unmount.args(["unmount", "link"]).current_dir(rig.dir())).good();
+    assert_eq!(rig.ended(10.0), Some(0));
+}
+
+#[test]
 fn c40_a_machine_that_cannot_mount_is_told_what_is_missing_before_a_server_starts() {
     let rig = Rig::new();
     rig.scene("lab", scene(&["s"]));

@@ -184,7 +184,7 @@ fn c44_mappings_positioned_reads_and_direct_reads_give_the_right_bytes() {
         let want = reference.get(at..).unwrap_or_default();
         let want = &want[..want.len().min(length)];
         assert!(
-            n <= want.len() && (n == 0) == want.is_empty() && buffer[..n] == want[..n],
+            n <= want.len() && (n > 0) != want.is_empty() && buffer[..n] == want[..n],
             "{length} at {at}"
         );
     }
@@ -323,13 +323,16 @@ fn c45_hr55_while_a_listing_changes_nobody_sees_a_name_twice_or_misses_one_that_
         a.union(&b).cloned().collect(),
     );
     let (mut looks, mut changes, mut last) = (0, 0, a.clone());
-    let start = Instant::now();
-    let mut turn = 0;
-    while start.elapsed() < Duration::from_secs(9) {
-        // Slower than the second that two listings are apart, so that each is seen.
-        if start.elapsed().as_millis() / 1700 >= turn {
-            rig.scene("lab", scene(if turn % 2 == 0 { &b } else { &a }));
-            turn += 1;
+    let (mut flips, start) = (0, Instant::now());
+    while changes < 4 {
+        let passed = start.elapsed();
+        assert!(
+            passed < Duration::from_secs(40),
+            "{changes} changes in {looks} looks"
+        );
+        if passed > Duration::from_millis(700) * flips {
+            rig.scene("lab", scene(if flips % 2 == 0 { &b } else { &a }));
+            flips += 1;
         }
         looks += 1;
         let found: Vec<String> = match looks % 2 {
@@ -350,10 +353,6 @@ fn c45_hr55_while_a_listing_changes_nobody_sees_a_name_twice_or_misses_one_that_
         changes += usize::from(set != last);
         last = set;
     }
-    assert!(
-        changes >= 2,
-        "the listing did change: {changes} times in {looks} looks"
-    );
     rig.scene("lab", scene(&b));
     until("the last listing", 10.0, || {
         rig.ls("lab").unwrap().into_iter().collect::<BTreeSet<_>>() == b

@@ -132,20 +132,30 @@ fn c21_long_messages_are_read_and_endless_ones_end_the_connection() {
     rig.scene("wide", wide);
     let endless = json!({"raw": {"fill": "x", "size": 130 << 20}, "method": "resources/read", "uri": "skill://s/a.txt"});
     rig.scene("endless", ruled(json!([endless])));
-    rig.up(&["wide", "endless"], &["--timeout", "30"]);
+    rig.scene("web", ruled(json!([endless])));
+    let web = rig.scripted_http("web");
+    let [a, b] = ["wide", "endless"].map(|l| rig.scripted(l));
+    rig.mount(
+        &[("wide", &a), ("endless", &b), ("web", &web)],
+        &["--timeout", "30"],
+    );
+    ["wide", "endless", "web"].iter().for_each(|l| rig.ready(l));
     assert_eq!(rig.ls("wide").unwrap().len(), 301);
     let long = fs::read_to_string(rig.path("wide/text/long.txt")).unwrap();
     assert!(long.len() == 16_000_000 && long.chars().all(|c| c == 'é'));
 
-    let mut seen = Vec::new();
     let reader = rig.cat_later("endless/s/a.txt");
     let out = reader.finish(40.0);
     until("the reason", 5.0, || {
         let status = rig.server("endless");
-        seen.push(status["reason"].clone());
         format!("{status}").contains("longer than 128 MiB")
     });
     assert_eq!(rig.outcome("endless", out), Err("EHOSTDOWN"));
+    let over_http = rig.cat("web/s/a.txt");
+    assert!(
+        matches!(over_http, Err("EIO" | "EHOSTDOWN")),
+        "{over_http:?}"
+    );
     assert_eq!(
         rig.cat("wide/s0/SKILL.md"),
         Err("EIO"),
@@ -338,40 +348,38 @@ fn c23_hr05_older_servers_are_found_out_and_used() {
 #[test]
 fn replies_that_drip_or_break_off_end_in_time_and_the_next_read_is_right() {
     let mut rig = Rig::new();
-    let read = |uri: &str, how: Value| {
-        let mut rule = how;
+    let read = |file: &str, mut rule: Value| {
         rule["method"] = "resources/read".into();
-        rule["uri"] = format!("skill://s/{uri}").into();
+        rule["uri"] = format!("skill://s/{file}").into();
         rule
     };
-    rig.scene(
-        "lab",
-        ruled(json!([
-            read("a.txt", json!({"drip": [10, 0.4]})),
-            read("b.txt", json!({"cut": 0.5, "times": 1}))
-        ])),
-    );
-    rig.up(&["lab"], &["--timeout", "2"]);
-    let start = Instant::now();
-    assert_eq!(
-        rig.cat("lab/s/a.txt"),
-        Err("ETIMEDOUT"),
-        "HR-117: the deadline is of the whole"
-    );
-    assert!(start.elapsed() < Duration::from_secs(6));
-    rig.scene(
-        "lab",
-        ruled(json!([read("b.txt", json!({"cut": 0.5, "times": 1}))])),
-    );
-    until("the mended file", 20.0, || {
-        rig.cat("lab/s/a.txt") == ok("a\n")
-    });
-    until("the reply that broke off", 20.0, || {
-        match rig.cat("lab/s/b.txt") {
+    let slow = read("a.txt", json!({"drip": [10, 0.4]}));
+    let cut = read("b.txt", json!({"cut": 0.5, "times": 1}));
+    for label in ["child", "web"] {
+        rig.scene(label, ruled(json!([slow, cut])));
+    }
+    let (child, web) = (rig.scripted("child"), rig.scripted_http("web"));
+    rig.mount(&[("child", &child), ("web", &web)], &["--timeout", "2"]);
+    for label in ["child", "web"] {
+        rig.ready(label);
+        let (a, b) = (format!("{label}/s/a.txt"), format!("{label}/s/b.txt"));
+        let start = Instant::now();
+        assert_eq!(
+            rig.cat(&a),
+            Err("ETIMEDOUT"),
+            "HR-117: the deadline is of the whole"
+        );
+        assert!(start.elapsed() < Duration::from_secs(6));
+        rig.scene(label, ruled(json!([cut])));
+        until("the mended file", 20.0, || rig.cat(&a) == ok("a\n"));
+        until("the reply that broke off", 20.0, || match rig.cat(&b) {
             Ok(text) => text == "b\n",
-            Err(e) => ["EHOSTDOWN", "EIO"].contains(&e).then_some(false).unwrap(),
-        }
-    });
+            Err(e) => {
+                assert!(["EHOSTDOWN", "EIO"].contains(&e), "{e}");
+                false
+            }
+        });
+    }
 }
 
 // ---- over HTTP ----
@@ -599,4 +607,28 @@ fn c32_proxy_variables_are_heard_and_their_exceptions_too() {
         asked,
         "nothing goes past the proxy"
     );
+}
+
+#[test]
+fn c21_large_replies_at_once_are_bounded_in_memory() {
+    let mut rig = Rig::new();
+    // Each is a reply of 96 MiB.
+    let skills: Vec<Value> = (0..6)
+        .map(|n| {
+            let size = (16 << 20) - 4096;
+            let big =
+                json!({"fill": format!("{n}\u{1}\u{1}\u{1}\u{1}\u{1}\u{1}\u{1}"), "size": size});
+            skill(&format!("s{n}"), json!({"big": big}))
+        })
+        .collect();
+    rig.scene("lab", json!({"skills": skills}));
+    rig.up(&["lab"], &["--timeout", "80"]);
+    let readers: Vec<_> = (0..6)
+        .map(|n| rig.cat_later(&format!("lab/s{n}/big")))
+        .collect();
+    for reader in readers {
+        assert_eq!(reader.finish(80.0).out.len(), (16 << 20) - 4096);
+    }
+    let peak = rig.daemon_peak_mib();
+    assert!(peak < 700, "the daemon took {peak} MiB");
 }

@@ -951,10 +951,10 @@ impl Drop for Rig {
 /// watchdog. One at a time.
 pub(crate) struct FuseForAll {
     before: u32,
-    _alone: MutexGuard<'static, ()>,
+    /// Held alone by one test of one run.
+    _alone: File,
 }
 
-static FUSE: Mutex<()> = Mutex::new(());
 static FUSE_MODE: Mutex<Option<u32>> = Mutex::new(None);
 
 impl FuseForAll {
@@ -968,7 +968,9 @@ impl FuseForAll {
     }
 
     fn with(mode: u32) -> Self {
-        let alone = FUSE.lock().unwrap_or_else(|e| e.into_inner());
+        // Another run on this machine may do the same: a lock within the process is not enough.
+        let alone = File::open("/dev").unwrap();
+        rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let before = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o7777;
         *FUSE_MODE.lock().unwrap() = Some(before);
         fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(mode)).unwrap();

@@ -504,3 +504,49 @@ fn hr18_hr22_hr30_to_hr39_declined_entries_are_seen_and_not_read_and_say_why() {
     assert!(rig.reads("lab").is_empty(), "{:?}", rig.reads("lab"));
     assert_eq!(rig.cat("lab/good/a.txt"), ok("a\n"), "the neighbour");
 }
+
+#[test]
+fn hr37_two_skills_that_disagree_on_a_file_fail_that_file_alone() {
+    let mut rig = Rig::new();
+    let outer = json!({"inner/x.txt": "as the outer skill lists it\n", "y.txt": "y\n"});
+    let inner = json!({"x.txt": "as the inner skill lists it\n", "z.txt": "z\n"});
+    let skills = json!([skill("outer", outer), skill("outer/inner", inner)]);
+    rig.scene("lab", json!({"skills": skills}));
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/outer/inner/x.txt"), Err("EIO"));
+    let reason = rig.refusal("lab", "lab/outer/inner/x.txt")["reason"].to_string();
+    for skill in ["skill://outer/SKILL.md", "skill://outer/inner/SKILL.md"] {
+        assert!(reason.contains(skill), "{reason}");
+    }
+    assert!(rig.reads("lab").is_empty());
+    assert_eq!(
+        rig.seen("lab", "skills/get"),
+        2,
+        "each entry is asked for once (HR-59)"
+    );
+    for (file, content) in [("y.txt", "y\n"), ("inner/z.txt", "z\n")] {
+        assert_eq!(rig.cat(&format!("lab/outer/{file}")), ok(content));
+    }
+}
+
+#[test]
+fn hr09_hr10_one_uri_at_two_servers_is_two_files() {
+    let mut rig = Rig::new();
+    for label in ["one", "two"] {
+        let text = json!({"f": format!("content of {label}\n")});
+        let rules = json!([{"method": "resources/read", "delay": 0.3}]);
+        rig.scene(label, json!({"skills": [skill("s", text)], "rules": rules}));
+    }
+    rig.up(&["one", "two"], &[]);
+    let readers: Vec<_> = (0..40)
+        .map(|n| ["one", "two"][n % 2])
+        .map(|label| (label, rig.cat_later(&format!("{label}/s/f"))))
+        .collect();
+    for (label, reader) in readers {
+        let got = rig.outcome(label, reader.finish(20.0));
+        assert_eq!(got, ok(&format!("content of {label}\n")));
+    }
+    for label in ["one", "two"] {
+        assert_eq!(rig.reads(label).values().sum::<usize>(), 1, "{label}");
+    }
+}
