@@ -131,13 +131,7 @@ impl MountPoint {
                 return Err(place(&path, why));
             }
             if rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
-                return Err(place(
-                    &path,
-                    format!(
-                        "already mounted by a running mount-skills; to end it: mount-skills unmount {}",
-                        path.display()
-                    ),
-                ));
+                return Err(taken(&path));
             }
             tracing::info!(
                 "{}: detaching the dead mount of an earlier run",
@@ -168,7 +162,7 @@ impl MountPoint {
         }
         let lock = lock(&path)?;
         if mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE) {
-            return Err(place(&path, TAKEN));
+            return Err(taken(&path));
         }
         Ok(Self {
             path,
@@ -190,8 +184,16 @@ impl MountPoint {
     }
 }
 
-/// Another daemon was faster.
-const TAKEN: &str = "another mount-skills is mounting there; to end it: mount-skills unmount";
+/// What is wrong where another mount of ours lives, or is about to.
+fn taken(path: &Path) -> MountError {
+    let shown = path.display();
+    place(
+        path,
+        format!(
+            "already mounted by a running mount-skills; to end it: mount-skills unmount {shown}"
+        ),
+    )
+}
 
 /// Locks a directory before it is mounted on.
 fn lock(path: &Path) -> Result<OwnedFd, MountError> {
@@ -200,7 +202,7 @@ fn lock(path: &Path) -> Result<OwnedFd, MountError> {
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io)?;
     match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(fd),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(place(path, TAKEN)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(path)),
         Err(e) => Err(io(e)),
     }
 }

@@ -32,8 +32,7 @@ use crate::domain::tree::{
     self, Absent, Beyond, Branch, Change, Seen, Source as NodeSource, Tree, View,
 };
 use crate::domain::verify::{Expected, Mismatch, Unverified, Verified, unverified, verify};
-use crate::source::wire::{ChildKind, DirChild};
-use crate::source::{Event, Link, Listing, Source, SourceError};
+use crate::source::{ChildKind, DirChild, Event, Link, Listing, Source, SourceError};
 use crate::store::cache::{Cache, Shelf};
 use crate::store::state::{State, StoredListing, Verdicts};
 use flight::Flights;

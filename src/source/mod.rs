@@ -10,7 +10,7 @@
 
 pub mod session;
 mod transport;
-pub mod wire;
+mod wire;
 
 use crate::domain::manifest::{Declined, Entry};
 use crate::domain::verify::Untrusted;
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use transport::{GroupWatch, Spawner, Target};
+pub use wire::{ChildKind, DirChild};
 
 /// An answer that is on its way.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SourceError>> + Send + 'a>>;
@@ -38,11 +39,7 @@ pub trait Source: Send + Sync + 'static {
 
     /// `resources/directory/read`, whole: the children of a directory resource. Nothing is sent to
     /// a server that did not declare it (HR-03).
-    fn read_directory<'a>(
-        &'a self,
-        uri: &'a str,
-        deadline: Instant,
-    ) -> Answer<'a, Vec<wire::DirChild>>;
+    fn read_directory<'a>(&'a self, uri: &'a str, deadline: Instant) -> Answer<'a, Vec<DirChild>>;
 
     /// Asks for a new listing, soon; it arrives as an [`Event`]. Returns at once.
     fn refresh(&self);

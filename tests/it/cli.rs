@@ -385,7 +385,7 @@ fn a_mount_is_found_by_every_path_that_leads_to_it() {
         "mnt/lab/none",
     ] {
         let mut list = rig.command(BIN);
-        let out = run(list.args(["list", path]).current_dir(rig.dir()));
+        let out = run(list.args(["list", "--mount", path]).current_dir(rig.dir()));
         assert!(out.text().contains("lab/s"), "{path}: {out:?}");
     }
     let mut unmount = rig.command(BIN);

@@ -66,7 +66,7 @@ fn c42_hr78_looking_at_everything_and_probing_for_names_asks_the_server_nothing(
             "__pycache__",
             "SKILL.md~",
             "skill.md",
-            "none",
+            "None",
         ] {
             let path = format!("{dir}/{name}");
             assert_eq!(
