@@ -713,6 +713,13 @@ impl Source for Shared {
                     .ask(&connection, Method::Directory, request, deadline)
                     .await;
                 let page = wire::directory_page(&raw.map_err(Ask::into_error)?, uri)?;
+                if page.dropped > 0 {
+                    let shown = printable(uri, 200);
+                    tracing::info!(
+                        "{shown}: {} entries that are no children of it",
+                        page.dropped
+                    );
+                }
                 children.extend(page.children);
                 match page.next {
                     // A page limit and a repeated cursor end it with what came (HR-54).

@@ -22,13 +22,13 @@ const MAX_DEPTH: usize = 64;
 
 /// One page of `skills/list`.
 #[derive(Debug)]
-pub struct Page {
+pub(super) struct Page {
     /// Each entry, valid or not.
-    pub entries: Vec<Result<Entry, Declined>>,
+    pub(super) entries: Vec<Result<Entry, Declined>>,
     /// The cursor of the next page; may be empty text.
-    pub next: Option<String>,
+    pub(super) next: Option<String>,
     /// How long the listing holds, as the server sees it (HR-51).
-    pub ttl: Duration,
+    pub(super) ttl: Duration,
 }
 
 /// What every result has.
@@ -70,7 +70,7 @@ fn parse<'a, T: Deserialize<'a>>(raw: &'a str) -> Result<T, SourceError> {
 }
 
 /// Reads one page of `skills/list`.
-pub fn list_page(raw: &str) -> Result<Page, SourceError> {
+pub(super) fn list_page(raw: &str) -> Result<Page, SourceError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {
@@ -94,7 +94,7 @@ pub fn list_page(raw: &str) -> Result<Page, SourceError> {
 }
 
 /// Reads the result of `skills/get` for `uri`: the entry must carry that URI (HR-49).
-pub fn get_result(raw: &str, uri: &str) -> Result<Result<Entry, Declined>, SourceError> {
+pub(super) fn get_result(raw: &str, uri: &str) -> Result<Result<Entry, Declined>, SourceError> {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow)]
@@ -140,7 +140,7 @@ fn entry(raw: &str) -> Result<Entry, Declined> {
 
 /// Reads the result of `resources/read` of `uri`: exactly one item, of that URI, with either
 /// text or standard base64 (HR-62). `size` is what the entry promises.
-pub fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, SourceError> {
+pub(super) fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, SourceError> {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow)]
@@ -193,13 +193,13 @@ pub fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, SourceE
 
 /// One page of `resources/directory/read`.
 #[derive(Debug)]
-pub struct DirPage {
+pub(super) struct DirPage {
     /// The children that can be one.
-    pub children: Vec<DirChild>,
+    pub(super) children: Vec<DirChild>,
     /// How many cannot: not direct children of the directory, or without a safe name.
-    pub dropped: usize,
+    pub(super) dropped: usize,
     /// The cursor of the next page.
-    pub next: Option<String>,
+    pub(super) next: Option<String>,
 }
 
 /// A child of a directory resource, as the server shows it now.
@@ -223,7 +223,7 @@ pub enum ChildKind {
 }
 
 /// Reads one page of `resources/directory/read` of `uri`: direct children only (HR-94).
-pub fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceError> {
+pub(super) fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {
