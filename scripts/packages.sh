@@ -16,7 +16,10 @@ install_missing() {
     return 1
   fi
   local root=()
-  [ "$(id -u)" = 0 ] || root=(sudo)
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "there is no sudo; as root, run: apt-get install ${missing[*]}" >&2; return 1; }
+    root=(sudo)
+  fi
   echo "installing Debian packages: ${missing[*]}"
   "${root[@]}" apt-get -q update >/dev/null
   "${root[@]}" env DEBIAN_FRONTEND=noninteractive \

@@ -29,7 +29,7 @@ use rustix::process::{Pid, Signal, WaitIdOptions};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sse_stream::SseStream;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -118,6 +118,8 @@ struct Envelope<'a> {
     #[serde(default)]
     id: Option<RequestId>,
     #[serde(borrow, default)]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default)]
     result: Option<&'a RawValue>,
 }
 
@@ -127,22 +129,41 @@ fn raw_response(id: RequestId, result: &str) -> ServerJsonRpcMessage {
     ServerJsonRpcMessage::response(result, id)
 }
 
-/// Reads one message; none if the text is no message at all. `ours` says whether a response of
-/// this id is wanted raw.
-fn decode(text: &[u8], mut ours: impl FnMut(&RequestId) -> bool) -> Option<ServerJsonRpcMessage> {
+/// How the answer to a request is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Want {
+    /// Its result as raw text.
+    Raw,
+    /// As rmcp reads it.
+    Typed,
+}
+
+/// Reads one message; none if the text is no message at all, or answers nothing that was asked.
+/// `take` says how the answer of an id is wanted, and that it has come.
+fn decode(
+    text: &[u8],
+    mut take: impl FnMut(&RequestId) -> Option<Want>,
+) -> Option<ServerJsonRpcMessage> {
     // Bytes that are not UTF-8 cannot be what the digest covers: the text is altered visibly
     // and the check refuses it, rather than that the reader waits for an answer that was given.
     let text = String::from_utf8_lossy(text);
     let envelope: Envelope = serde_json::from_str(&text).ok()?;
-    match envelope {
+    let id = match envelope {
         Envelope {
+            method: None,
             id: Some(id),
-            result: Some(result),
-        } if ours(&id) => Some(raw_response(id, result.get())),
-        Envelope { id, .. } => match serde_json::from_str(&text) {
+            ..
+        } => id,
+        // A request or a notification of the server's, or an error about no request.
+        _ => return serde_json::from_str(&text).ok(),
+    };
+    match (take(&id)?, envelope.result) {
+        (Want::Raw, Some(result)) => Some(raw_response(id, result.get())),
+        (want, _) => match serde_json::from_str(&text) {
             Ok(message) => Some(message),
             // JSON-RPC in shape but not in content: whoever waits for it must not wait longer.
-            Err(_) => id.filter(ours).map(|id| raw_response(id, "null")),
+            Err(_) if want == Want::Raw => Some(raw_response(id, "null")),
+            Err(_) => None,
         },
     }
 }
@@ -151,7 +172,7 @@ fn decode(text: &[u8], mut ours: impl FnMut(&RequestId) -> bool) -> Option<Serve
 pub(super) struct ChildTransport {
     stdout: BufReader<ChildStdout>,
     line: Vec<u8>,
-    ours: Arc<Mutex<HashSet<RequestId>>>,
+    asked: Arc<Mutex<HashMap<RequestId, Want>>>,
     out: mpsc::Sender<Vec<u8>>,
     traces: Arc<Traces>,
 }
@@ -190,15 +211,20 @@ impl Transport<RoleClient> for ChildTransport {
         item: ClientJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         match &item {
-            ClientJsonRpcMessage::Request(r) if is_ours(&r.request) => {
-                self.ours.lock().insert(r.id.clone());
+            ClientJsonRpcMessage::Request(r) => {
+                let want = if is_ours(&r.request) {
+                    Want::Raw
+                } else {
+                    Want::Typed
+                };
+                self.asked.lock().insert(r.id.clone(), want);
             }
             ClientJsonRpcMessage::Notification(n) => {
                 // A request given up is answered late or never; its id must not stay.
                 if let ClientNotification::CancelledNotification(c) = &n.notification
                     && let Some(id) = &c.params.request_id
                 {
-                    self.ours.lock().remove(id);
+                    self.asked.lock().remove(id);
                 }
             }
             _ => {}
@@ -216,8 +242,8 @@ impl Transport<RoleClient> for ChildTransport {
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
             let line = self.next_line().await?;
-            let ours = Arc::clone(&self.ours);
-            match decode(&line, |id| ours.lock().remove(id)) {
+            let asked = Arc::clone(&self.asked);
+            match decode(&line, |id| asked.lock().remove(id)) {
                 Some(message) => return Some(message),
                 None => self.traces.noise(&line),
             }
@@ -347,7 +373,7 @@ impl Spawner {
         let transport = ChildTransport {
             stdout: BufReader::with_capacity(64 * 1024, stdout),
             line: Vec::new(),
-            ours: Arc::default(),
+            asked: Arc::default(),
             out,
             traces,
         };
@@ -516,7 +542,8 @@ impl RawHttp {
             let mut events = std::pin::pin!(SseStream::from_bytes_stream(bytes));
             while let Some(event) = events.next().await {
                 let data = event?.data.unwrap_or_default();
-                found = decode(data.as_bytes(), |i| i == id).filter(|m| is_answer(m, id));
+                found = decode(data.as_bytes(), |i| (i == id).then_some(Want::Raw))
+                    .filter(|m| is_answer(m, id));
                 if found.is_some() {
                     break;
                 }
@@ -527,7 +554,7 @@ impl RawHttp {
             while let Some(chunk) = bytes.next().await {
                 body.extend_from_slice(&chunk?);
             }
-            found = decode(&body, |i| i == id).filter(|m| is_answer(m, id));
+            found = decode(&body, |i| (i == id).then_some(Want::Raw)).filter(|m| is_answer(m, id));
         }
         match found {
             Some(message) => Ok(StreamableHttpPostResponse::Json(message, None)),
@@ -610,5 +637,63 @@ impl StreamableHttpClient for RawHttp {
         self.0
             .get_stream(uri, session, last_event, auth, headers)
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<ServerJsonRpcMessage> {
+        decode(text.as_bytes(), |id| match id {
+            RequestId::Number(1) => Some(Want::Raw),
+            RequestId::Number(2) => Some(Want::Typed),
+            _ => None,
+        })
+    }
+
+    fn raw(message: Option<ServerJsonRpcMessage>) -> Option<String> {
+        match message? {
+            JsonRpcMessage::Response(r) => match r.result {
+                ServerResult::CustomResult(CustomResult(serde_json::Value::String(raw))) => {
+                    Some(raw)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn f10_only_what_was_asked_is_answered() {
+        let result = r#"{"a":1,"a":2}"#;
+        let reply = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+        assert_eq!(
+            raw(read(&reply("1"))).as_deref(),
+            Some(result),
+            "raw, as it came"
+        );
+        for other in ["3", "\"1\"", "null", "1.5"] {
+            assert!(raw(read(&reply(other))).is_none(), "{other}");
+        }
+        let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}"#;
+        assert!(matches!(read(error), Some(JsonRpcMessage::Error(_))));
+        assert!(matches!(
+            read(&error.replace("\"id\":1,", "")),
+            Some(JsonRpcMessage::Error(_))
+        ));
+        assert!(read(&error.replace("\"id\":1", "\"id\":3")).is_none());
+        let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+        assert!(
+            matches!(read(ping), Some(JsonRpcMessage::Request(_))),
+            "its id is the server's"
+        );
+    }
+
+    #[test]
+    fn f04_a_reply_that_makes_no_sense_is_a_failed_answer() {
+        let odd = r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#;
+        assert_eq!(raw(read(odd)).as_deref(), Some("null"));
+        assert!(read("[INFO] {not json").is_none() && read("").is_none());
     }
 }
