@@ -269,7 +269,8 @@ impl Host {
             Trouble::Failed(format!("{name}: {}", printable(&e.to_string(), TEXT)))
         };
         if let Some(uri) = uri {
-            let before = newest_or_held(&self.skill(slot, &uri)?).ok();
+            let skill = self.skill(slot, &uri)?;
+            let before = skill.held().or(skill.newest()).cloned();
             let known = ask_known(&**source, &uri, Instant::now() + self.timeout)
                 .await
                 .map_err(failed)?;
