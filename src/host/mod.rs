@@ -9,7 +9,8 @@
 //! - [`Host::read`] answers with [`Verified`] bytes of the inode asked for, or with an error; an
 //!   inode that is no longer in the tree is stale, never another file.
 //! - Nothing is fetched but the file that somebody reads (HR-78, HR-79).
-//! - At most one lock is held at a time, and none across I/O or a message to the kernel.
+//! - At most one lock is held at a time, and none across I/O or a message to the kernel; but for
+//!   the turn of who stores a server's state, which is there for that.
 
 pub mod command;
 mod flight;
@@ -111,6 +112,9 @@ struct Slot {
     now: Mutex<Now>,
     /// Told when the journal of the windows is no longer what is on disk.
     windows_due: Notify,
+    /// Held while listing and verdicts are stored: what was taken first is stored first, and who
+    /// finds nothing to store knows that it is on disk.
+    storing: Mutex<()>,
 }
 
 /// What is known of a server at this moment.
@@ -214,6 +218,7 @@ impl Host {
                 source: OnceLock::new(),
                 now: Mutex::new(now_of),
                 windows_due: Notify::new(),
+                storing: Mutex::default(),
             });
         }
         let ours = Arc::new(Branch::of_texts(&Default::default(), None, now));
@@ -789,6 +794,7 @@ impl Host {
     pub fn keep_now(&self, slot: u16) -> Option<std::io::Result<()>> {
         let s = self.slot(slot)?;
         let state = s.server.state.as_ref()?;
+        let _turn = s.storing.lock();
         let tree = self.tree();
         let seen = match tree.view(slot) {
             Some(View::Listed(branch)) => branch.seen(),
