@@ -41,34 +41,76 @@ fn hr75_hr78_hr107_hr108_hr110_approved_is_one_exact_set_and_another_ends_it_for
     let all = ["SKILL.md", "run.sh", "data/a.txt", "unread.txt"];
     let cats = |rig: &Rig| all.map(|f| rig.cat(&format!("lab/s/{f}")));
     let refused = |errno| all.map(|_| -> Content { Err(errno) });
-    let long = rig.sh("ls -lR $M/lab && cd $M/lab/s && find . -type f -printf '%P %s\n' | sort").good();
-    assert!(long.contains(&format!("SKILL.md {}", skill_md("s").len())), "{long}");
-    assert!(long.contains("run.sh 7") && long.contains("data/a.txt 4"), "{long}");
+    let long = rig
+        .sh("ls -lR $M/lab && cd $M/lab/s && find . -type f -printf '%P %s\n' | sort")
+        .good();
+    assert!(
+        long.contains(&format!("SKILL.md {}", skill_md("s").len())),
+        "{long}"
+    );
+    assert!(
+        long.contains("run.sh 7") && long.contains("data/a.txt 4"),
+        "{long}"
+    );
     assert_eq!(cats(&rig), refused("EACCES"));
     assert_eq!(rig.skill_status("lab/s")["state"], "needs-approval");
     let why = rig.refusal("lab", "lab/s/SKILL.md");
-    assert!(why["next"].to_string().contains("mount-skills approve lab/s"), "{why}");
+    assert!(
+        why["next"]
+            .to_string()
+            .contains("mount-skills approve lab/s"),
+        "{why}"
+    );
 
     // Approving wants a terminal or the set, and says what it is about.
     let asked = rig.tell(&["approve", "lab/s"]);
     assert_eq!(asked.code, Some(2), "{asked:?}");
     let set = rig.set("lab/s");
     let shown = asked.text();
-    for word in [&set, "run.sh", "7 B", "data/a.txt", "unread.txt", "skill://s/SKILL.md"] {
+    for word in [
+        &set,
+        "run.sh",
+        "7 B",
+        "data/a.txt",
+        "unread.txt",
+        "skill://s/SKILL.md",
+    ] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
     assert!(asked.err.contains(&format!("--set {set}")), "{asked:?}");
     let other = format!("sha256:{}", "0".repeat(64));
-    assert_eq!(rig.tell(&["approve", "--set", &other, "lab/s"]).code, Some(3), "another set");
-    assert_eq!(rig.tell(&["approve", "--set", "sha256:12", "lab/s"]).code, Some(1));
-    assert_eq!(rig.tell(&["approve", "--set", &set, "lab"]).code, Some(1), "a label is no skill");
+    assert_eq!(
+        rig.tell(&["approve", "--set", &other, "lab/s"]).code,
+        Some(3),
+        "another set"
+    );
+    assert_eq!(
+        rig.tell(&["approve", "--set", "sha256:12", "lab/s"]).code,
+        Some(1)
+    );
+    assert_eq!(
+        rig.tell(&["approve", "--set", &set, "lab"]).code,
+        Some(1),
+        "a label is no skill"
+    );
     assert_eq!(cats(&rig), refused("EACCES"));
     let by_path = rig.path("lab/s/SKILL.md").display().to_string();
-    assert!(rig.ask(&["approve", "--set", &set, &by_path]).contains("approved"));
-    assert_eq!(rig.reads("lab").len(), 0, "HR-78: nothing is fetched to approve it");
+    assert!(
+        rig.ask(&["approve", "--set", &set, &by_path])
+            .contains("approved")
+    );
+    assert_eq!(
+        rig.reads("lab").len(),
+        0,
+        "HR-78: nothing is fetched to approve it"
+    );
 
     // Approved: read, held open and mapped; all but one file.
-    for (file, text) in [("SKILL.md", &*skill_md("s")), ("run.sh", a), ("data/a.txt", "aaa\n")] {
+    for (file, text) in [
+        ("SKILL.md", &*skill_md("s")),
+        ("run.sh", a),
+        ("data/a.txt", "aaa\n"),
+    ] {
         assert_eq!(rig.cat(&format!("lab/s/{file}")), ok(text));
         rig.blob(text.as_bytes());
     }
@@ -82,12 +124,20 @@ fn hr75_hr78_hr107_hr108_hr110_approved_is_one_exact_set_and_another_ends_it_for
     assert_eq!(status["changes"]["rotated"], json!(["run.sh"]));
     let closed = |script: &mut crate::rig::Keeper, same: &mut crate::rig::Keeper, what: &str| {
         for keeper in [script, same] {
-            assert_eq!((keeper.fd(), keeper.map()), (Err("ESTALE"), Err("SIGBUS")), "{what}");
+            assert_eq!(
+                (keeper.fd(), keeper.map()),
+                (Err("ESTALE"), Err("SIGBUS")),
+                "{what}"
+            );
         }
     };
     assert_eq!(cats(&rig), refused("ESTALE"));
     closed(&mut script, &mut same, "lapsed");
-    assert_eq!(rig.tell(&["approve", "--set", &set, "lab/s"]).code, Some(3), "HR-110: it moved");
+    assert_eq!(
+        rig.tell(&["approve", "--set", &set, "lab/s"]).code,
+        Some(3),
+        "HR-110: it moved"
+    );
     assert_eq!(cats(&rig), refused("ESTALE"));
     // Back to the old set: it does not revive.
     put(&rig, a);
@@ -133,25 +183,37 @@ fn hr75_hr78_hr107_hr108_hr110_approved_is_one_exact_set_and_another_ends_it_for
         fs::write(&file, bytes).unwrap();
         rig.up(&["lab"], EACH);
         assert_eq!(cats(&rig), refused("EACCES"), "{what}");
-        assert!(rig.words().contains("lab: verdicts.json in the state is damaged"), "{what}");
+        assert!(
+            rig.words()
+                .contains("lab: verdicts.json in the state is damaged"),
+            "{what}"
+        );
         rig.kill_daemon();
         rig.nothing_left();
     }
     fs::write(&file, &good).unwrap();
     rig.up(&["lab"], EACH);
-    assert_eq!(rig.cat("lab/s/run.sh"), ok(b), "the whole file counts again");
+    assert_eq!(
+        rig.cat("lab/s/run.sh"),
+        ok(b),
+        "the whole file counts again"
+    );
 }
 
 #[test]
 fn c59_hr35_hr36_hr59_hr107_every_kind_of_change_ends_an_approval_and_no_other() {
     let mut rig = Rig::new();
     let a = |name: &str| format!("a of {name}\n");
-    let files = |name: &str| json!({"run.sh": "run\n", "a.txt": a(name), "in/SKILL.md": skill_md("in")});
+    let files =
+        |name: &str| json!({"run.sh": "run\n", "a.txt": a(name), "in/SKILL.md": skill_md("in")});
     let base = |name: &str| skill(name, files(name));
     let change = |name: &str, key: &str, file: Value| {
         let mut of = base(name);
         of["files"][key] = file;
-        of["files"].as_object_mut().unwrap().retain(|_, v| !v.is_null());
+        of["files"]
+            .as_object_mut()
+            .unwrap()
+            .retain(|_, v| !v.is_null());
         of
     };
     let mut renamed = change("renamed", "a.txt", Value::Null);
@@ -187,12 +249,20 @@ fn c59_hr35_hr36_hr59_hr107_every_kind_of_change_ends_an_approval_and_no_other()
     for name in names {
         rig.in_state(&format!("lab/{name}"), LAPSED);
         for file in ["run.sh", "SKILL.md", "in/SKILL.md"] {
-            assert_eq!(rig.cat(&format!("lab/{name}/{file}")), Err("ESTALE"), "{name}/{file}");
+            assert_eq!(
+                rig.cat(&format!("lab/{name}/{file}")),
+                Err("ESTALE"),
+                "{name}/{file}"
+            );
         }
     }
     // What can no longer be loaded at all is as stale; what is only withdrawn keeps its verdict.
     for name in ["dynamic", "invalid"] {
-        assert_eq!(rig.cat(&format!("lab/{name}/run.sh")), Err("ESTALE"), "{name}");
+        assert_eq!(
+            rig.cat(&format!("lab/{name}/run.sh")),
+            Err("ESTALE"),
+            "{name}"
+        );
     }
     assert_eq!(rig.cat("lab/kept/in/SKILL.md"), ok(&skill_md("in")));
     assert_eq!(rig.cat("lab/withdrawn/run.sh"), ok("run\n"), "held");
@@ -201,8 +271,14 @@ fn c59_hr35_hr36_hr59_hr107_every_kind_of_change_ends_an_approval_and_no_other()
     rig.scene("lab", scene(at_first));
     rig.in_state("lab/withdrawn", "held");
     for name in names.iter().chain(&["dynamic", "invalid"]) {
-        rig.seen_as(&format!("lab/{name}"), "as it was", |s| s["changes"].is_null() && !s.is_null());
-        assert_eq!(rig.cat(&format!("lab/{name}/run.sh")), Err("ESTALE"), "{name}");
+        rig.seen_as(&format!("lab/{name}"), "as it was", |s| {
+            s["changes"].is_null() && !s.is_null()
+        });
+        assert_eq!(
+            rig.cat(&format!("lab/{name}/run.sh")),
+            Err("ESTALE"),
+            "{name}"
+        );
     }
     for name in ["kept", "withdrawn"] {
         assert_eq!(rig.cat(&format!("lab/{name}/a.txt")), ok(&a(name)));
@@ -215,7 +291,11 @@ fn c59_hr35_hr36_hr59_hr107_every_kind_of_change_ends_an_approval_and_no_other()
     let gets = rig.seen("lab", "skills/get");
     assert_eq!(rig.cat("lab/byget/a.txt"), Err("ESTALE"));
     assert!(rig.seen("lab", "skills/get") > gets);
-    assert_eq!(rig.cat("lab/byget/run.sh"), Err("ESTALE"), "the files that did not change as well");
+    assert_eq!(
+        rig.cat("lab/byget/run.sh"),
+        Err("ESTALE"),
+        "the files that did not change as well"
+    );
     assert_eq!(rig.skill_status("lab/byget")["state"], LAPSED);
     rig.approve("lab/byget");
     assert_eq!(rig.cat("lab/byget/a.txt"), ok("A, other\n"));
@@ -226,20 +306,33 @@ fn hr35_hr110_dynamic_and_declined_skills_cannot_be_approved() {
     let mut rig = Rig::new();
     let dynamic = json!({"path": "dyn", "files": {"x": "x\n"}, "entry": {"resources": "dynamic"}});
     let bad = json!({"path": "bad", "entry": {"resources": null}});
-    rig.scene("lab", scene(vec![dynamic, bad, skill("s", json!({"x": "x\n"}))]));
+    rig.scene(
+        "lab",
+        scene(vec![dynamic, bad, skill("s", json!({"x": "x\n"}))]),
+    );
     rig.up(&["lab"], EACH);
     let some = rig.set("lab/s");
     for name in ["lab/dyn", "lab/bad"] {
         let asked = rig.tell(&["approve", name]);
         assert!(matches!(asked.code, Some(1..)), "{asked:?}");
-        for args in [&["approve", "--set", &some, name][..], &["approve", "--exec", "--set", &some, name]] {
+        for args in [
+            &["approve", "--set", &some, name][..],
+            &["approve", "--exec", "--set", &some, name],
+        ] {
             let out = rig.tell(args);
-            assert!(matches!(out.code, Some(1 | 3)) && !out.err.is_empty(), "{out:?}");
+            assert!(
+                matches!(out.code, Some(1 | 3)) && !out.err.is_empty(),
+                "{out:?}"
+            );
         }
         assert_eq!(rig.tell(&["gate", name]).code, Some(1));
         assert_eq!(rig.cat(&format!("{name}/SKILL.md")), Err("EACCES"));
     }
-    assert_eq!(verdict_files(&rig), Vec::<PathBuf>::new(), "nothing is stored");
+    assert_eq!(
+        verdict_files(&rig),
+        Vec::<PathBuf>::new(),
+        "nothing is stored"
+    );
     assert_eq!(rig.reads("lab").len(), 0);
 }
 
@@ -247,7 +340,10 @@ fn hr35_hr110_dynamic_and_declined_skills_cannot_be_approved() {
 fn two_daemons_that_store_verdicts_at_once_lose_none() {
     let mut rig = Rig::new();
     let names: Vec<String> = (0..12).map(|n| format!("s{n}")).collect();
-    let skills = names.iter().map(|n| skill(n, json!({"x": "x\n"}))).collect();
+    let skills = names
+        .iter()
+        .map(|n| skill(n, json!({"x": "x\n"})))
+        .collect();
     rig.scene("lab", scene(skills));
     let target = rig.scripted("lab");
     rig.up(&["lab"], EACH);
@@ -266,7 +362,11 @@ fn two_daemons_that_store_verdicts_at_once_lose_none() {
         }
     });
     assert_eq!(rig.cat("lab/s0/x"), ok("x\n"));
-    assert_eq!(rig.cat("lab/s1/x"), Err("EACCES"), "a running daemon goes by what it was told");
+    assert_eq!(
+        rig.cat("lab/s1/x"),
+        Err("EACCES"),
+        "a running daemon goes by what it was told"
+    );
     other.stop();
     drop(other);
     let target = rig.scripted("lab");
@@ -285,7 +385,10 @@ fn hr112_revoking_reaches_open_files_and_mappings_and_outlives_a_restart() {
     for flags in [EACH, &["--approval", "server"]] {
         let mut rig = Rig::new();
         let files = json!({"x": "x\n", "y": "y\n"});
-        rig.scene("lab", scene(vec![skill("s", files.clone()), skill("t", files)]));
+        rig.scene(
+            "lab",
+            scene(vec![skill("s", files.clone()), skill("t", files)]),
+        );
         rig.up(&["lab"], flags);
         if flags == EACH {
             ["lab/s", "lab/t"].iter().for_each(|s| rig.approve(s));
@@ -293,13 +396,21 @@ fn hr112_revoking_reaches_open_files_and_mappings_and_outlives_a_restart() {
         let mut keepers = ["s/x", "s/SKILL.md", "t/x"].map(|f| rig.keep(&format!("lab/{f}")));
         let gone = |rig: &Rig| {
             for file in ["SKILL.md", "x", "y"] {
-                assert_eq!(rig.cat(&format!("lab/s/{file}")), Err("EACCES"), "{flags:?}");
+                assert_eq!(
+                    rig.cat(&format!("lab/s/{file}")),
+                    Err("EACCES"),
+                    "{flags:?}"
+                );
             }
             assert_eq!(rig.cat("lab/t/y"), ok("y\n"), "{flags:?}: another skill");
         };
         assert!(rig.ask(&["revoke", "lab/s"]).contains("revoked lab/s"));
         for keeper in &mut keepers[..2] {
-            assert_eq!((keeper.fd(), keeper.map()), (Err("EACCES"), Err("SIGBUS")), "{flags:?}");
+            assert_eq!(
+                (keeper.fd(), keeper.map()),
+                (Err("EACCES"), Err("SIGBUS")),
+                "{flags:?}"
+            );
         }
         assert_eq!((keepers[2].fd(), keepers[2].map()), (ok("x\n"), ok("x\n")));
         gone(&rig);
@@ -315,7 +426,11 @@ fn hr112_revoking_reaches_open_files_and_mappings_and_outlives_a_restart() {
         rig.ready("lab");
         gone(&rig);
         rig.approve("lab/s");
-        assert_eq!(rig.cat("lab/s/x"), ok("x\n"), "{flags:?}: approving lifts it");
+        assert_eq!(
+            rig.cat("lab/s/x"),
+            ok("x\n"),
+            "{flags:?}: approving lifts it"
+        );
     }
 }
 
@@ -334,12 +449,20 @@ fn hr96_to_hr100_execution_is_approved_apart_and_frontmatter_grants_nothing() {
     let gate = |rig: &Rig, path: &str| rig.tell(&["gate", path]).code;
     let file = rig.path("lab/s/run.sh").display().to_string();
     let shown = rig.tell(&["approve", "lab/s"]).text();
-    for word in ["requests allowed-tools: Bash(*)", "requests hooks: ", "touch ran",
-        "requests permissions: ", "nothing is granted"] {
+    for word in [
+        "requests allowed-tools: Bash(*)",
+        "requests hooks: ",
+        "touch ran",
+        "requests permissions: ",
+        "nothing is granted",
+    ] {
         assert!(shown.contains(word), "HR-97, HR-100: {word}: {shown}");
     }
     let closed = rig.tell(&["gate", &file]);
-    assert!(closed.code == Some(1) && closed.err.contains("approve --exec"), "{closed:?}");
+    assert!(
+        closed.code == Some(1) && closed.err.contains("approve --exec"),
+        "{closed:?}"
+    );
     let set = rig.set("lab/s");
     rig.ask(&["approve", "--set", &set, "lab/s"]);
     assert_eq!(gate(&rig, &file), Some(1), "reading is not running");
@@ -353,24 +476,57 @@ fn hr96_to_hr100_execution_is_approved_apart_and_frontmatter_grants_nothing() {
     let other = rig.path("lab/t/run.sh").display().to_string();
     let around = rig.path("lab/s/../t/run.sh").display().to_string();
     let dotted = format!("{file}/../../t/run.sh");
-    for path in [&*other, "lab/t", "lab", "lab/none", "none/s", "/etc/passwd", "", &around,
-        "lab/s/../t/run.sh", "lab/s/./../t", &dotted] {
+    for path in [
+        &*other,
+        "lab/t",
+        "lab",
+        "lab/none",
+        "none/s",
+        "/etc/passwd",
+        "",
+        &around,
+        "lab/s/../t/run.sh",
+        "lab/s/./../t",
+        &dotted,
+    ] {
         assert_eq!(gate(&rig, path), Some(1), "{path}");
     }
-    assert_eq!(rig.sh(&format!("cd $M/lab/s && {BIN} gate ../t/run.sh")).code, Some(1));
+    assert_eq!(
+        rig.sh(&format!("cd $M/lab/s && {BIN} gate ../t/run.sh"))
+            .code,
+        Some(1)
+    );
     // Whatever is approved, nothing changes in the tree.
-    let modes = rig.sh("cd $M/lab && find . -printf '%y %m\n' | sort -u").good();
+    let modes = rig
+        .sh("cd $M/lab && find . -printf '%y %m\n' | sort -u")
+        .good();
     assert_eq!(modes, "d 555\nf 444\n", "HR-96, HR-99");
     let direct = rig.sh("$M/lab/s/run.sh");
-    assert!(direct.code != Some(0) && direct.err.contains("Permission denied"), "{direct:?}");
+    assert!(
+        direct.code != Some(0) && direct.err.contains("Permission denied"),
+        "{direct:?}"
+    );
     let options = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let at = rig.mount_point().display().to_string();
     let row = options.lines().find(|r| r.contains(&at)).unwrap();
-    assert!(["ro", "noexec", "nosuid", "nodev"].iter().all(|o| row.contains(o)), "{row}");
-    assert!(mounts_at(rig.mount_point()).iter().all(|t| t == "fuse.mount-skills"));
-    let catalog: Value = serde_json::from_str(&rig.cat(".mount-skills/catalog.json").unwrap()).unwrap();
+    assert!(
+        ["ro", "noexec", "nosuid", "nodev"]
+            .iter()
+            .all(|o| row.contains(o)),
+        "{row}"
+    );
+    assert!(
+        mounts_at(rig.mount_point())
+            .iter()
+            .all(|t| t == "fuse.mount-skills")
+    );
+    let catalog: Value =
+        serde_json::from_str(&rig.cat(".mount-skills/catalog.json").unwrap()).unwrap();
     let skills = catalog["skills"].as_array().unwrap();
-    assert!(skills.iter().all(|s| s["granted_tools"] == json!([])), "{catalog}");
+    assert!(
+        skills.iter().all(|s| s["granted_tools"] == json!([])),
+        "{catalog}"
+    );
 
     rig.scene("lab", with("#!/bin/sh\necho other\n"));
     rig.seen_as("lab/s", "another set", |s| s["set"] != set.as_str());
@@ -399,10 +555,14 @@ fn hr36_hr37_hr101_hr102_a_nested_skill_is_content_of_the_outer_one_until_it_is_
     let mine = json!({"x": "x\n"});
     let disputed = json!({"inner/SKILL.md": inner, "inner/x": "x of the outer\n", "a": "a\n"});
     let mut scene = scene(vec![
-        skill("out", files.clone()), skill("out/inner", mine.clone()),
-        skill("only", files), skill("only/inner", mine.clone()),
-        skill("bad", json!({"inner/SKILL.md": broken, "a": "a\n"})), bad_entry,
-        skill("dispute", disputed), skill("dispute/inner", mine),
+        skill("out", files.clone()),
+        skill("out/inner", mine.clone()),
+        skill("only", files),
+        skill("only/inner", mine.clone()),
+        skill("bad", json!({"inner/SKILL.md": broken, "a": "a\n"})),
+        bad_entry,
+        skill("dispute", disputed),
+        skill("dispute/inner", mine),
     ]);
     scene["ttlMs"] = json!(HOUR_MS);
     rig.scene("lab", scene);
@@ -410,16 +570,31 @@ fn hr36_hr37_hr101_hr102_a_nested_skill_is_content_of_the_outer_one_until_it_is_
     let activation = |rig: &Rig, path: &str| rig.skill_status(path)["activation"].clone();
 
     let shown = rig.tell(&["approve", "lab/out"]).text();
-    assert!(shown.contains("nested skill, not approved with it: lab/out/inner"), "{shown}");
-    assert!(shown.contains("inner/SKILL.md"), "HR-36: part of the set: {shown}");
+    assert!(
+        shown.contains("nested skill, not approved with it: lab/out/inner"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("inner/SKILL.md"),
+        "HR-36: part of the set: {shown}"
+    );
     rig.approve("lab/out");
     assert_eq!(rig.cat("lab/out/a"), ok("a\n"));
-    assert_eq!(rig.cat("lab/out/inner/SKILL.md"), ok(&inner), "supporting content");
+    assert_eq!(
+        rig.cat("lab/out/inner/SKILL.md"),
+        ok(&inner),
+        "supporting content"
+    );
     assert_eq!(activation(&rig, "lab/out/inner"), "needs-consent");
     assert_eq!(rig.skill_status("lab/out/inner")["nested_in"], "lab/out");
-    assert_eq!(rig.skill_status("lab/out/inner")["state"], "needs-approval", "no window for it");
+    assert_eq!(
+        rig.skill_status("lab/out/inner")["state"],
+        "needs-approval",
+        "no window for it"
+    );
     let in_catalog = |path: &str| {
-        let catalog: Value = serde_json::from_str(&rig.cat(".mount-skills/catalog.json").unwrap()).unwrap();
+        let catalog: Value =
+            serde_json::from_str(&rig.cat(".mount-skills/catalog.json").unwrap()).unwrap();
         let skills = catalog["skills"].as_array().unwrap().clone();
         skills.into_iter().find(|s| s["path"] == path).unwrap()
     };
@@ -429,18 +604,36 @@ fn hr36_hr37_hr101_hr102_a_nested_skill_is_content_of_the_outer_one_until_it_is_
     rig.approve("lab/only/inner");
     assert_eq!(rig.cat("lab/only/inner/SKILL.md"), ok(&inner));
     assert_eq!(rig.cat("lab/only/inner/x"), ok("x\n"));
-    assert_eq!(rig.cat("lab/only/a"), Err("EACCES"), "the outer one was not approved");
+    assert_eq!(
+        rig.cat("lab/only/a"),
+        Err("EACCES"),
+        "the outer one was not approved"
+    );
     assert_eq!(rig.cat("lab/only/SKILL.md"), Err("EACCES"));
-    until("the catalog", 5.0, || in_catalog("lab/only/inner")["activation"].is_null());
+    until("the catalog", 5.0, || {
+        in_catalog("lab/only/inner")["activation"].is_null()
+    });
 
     rig.approve("lab/bad");
-    assert_eq!(rig.cat("lab/bad/inner/SKILL.md"), ok(broken), "HR-101: its frontmatter is nobody's");
+    assert_eq!(
+        rig.cat("lab/bad/inner/SKILL.md"),
+        ok(broken),
+        "HR-101: its frontmatter is nobody's"
+    );
     rig.approve("lab/bad/inner");
-    assert_eq!(rig.cat("lab/bad/inner/SKILL.md"), Err("EIO"), "as a skill it must fit");
+    assert_eq!(
+        rig.cat("lab/bad/inner/SKILL.md"),
+        Err("EIO"),
+        "as a skill it must fit"
+    );
     assert_eq!(rig.cat("lab/bad/a"), ok("a\n"));
 
     rig.approve("lab/dispute");
-    assert_eq!(rig.cat("lab/dispute/inner/x"), Err("EIO"), "what the server sends is the inner one's");
+    assert_eq!(
+        rig.cat("lab/dispute/inner/x"),
+        Err("EIO"),
+        "what the server sends is the inner one's"
+    );
     rig.approve("lab/dispute/inner");
     assert_eq!(rig.cat("lab/dispute/inner/x"), Err("EIO"));
     let why = rig.refusal("lab", "lab/dispute/inner/x")["reason"].to_string();
@@ -455,7 +648,9 @@ fn hr36_hr37_hr101_hr102_a_nested_skill_is_content_of_the_outer_one_until_it_is_
 fn a_lock_mounts_exactly_its_sets_and_check_says_what_moved() {
     let mut rig = Rig::new();
     let of = |skills: &[(&str, &str)]| {
-        let skills = skills.iter().map(|(path, text)| skill(path, json!({"x": format!("{text}\n")})));
+        let skills = skills
+            .iter()
+            .map(|(path, text)| skill(path, json!({"x": format!("{text}\n")})));
         scene(skills.collect())
     };
     rig.scene("lab", of(&[("a", "a"), ("b", "b"), ("c", "c"), ("e", "e")]));
@@ -464,27 +659,43 @@ fn a_lock_mounts_exactly_its_sets_and_check_says_what_moved() {
     let file = rig.dir().join("skills.lock");
     let path = file.display().to_string();
     let lock = rig.ask(&["lock"]);
-    assert_eq!(lock.lines().filter(|l| !l.starts_with('#')).count(), 5, "{lock}");
+    assert_eq!(
+        lock.lines().filter(|l| !l.starts_with('#')).count(),
+        5,
+        "{lock}"
+    );
     fs::write(&file, &lock).unwrap();
     let same = rig.tell(&["lock", "--check", &path]);
     assert!(same.code == Some(0) && same.out.is_empty(), "{same:?}");
     rig.stop();
 
-    rig.scene("lab", of(&[("a", "a"), ("b", "b"), ("c", "other"), ("d", "d")]));
+    rig.scene(
+        "lab",
+        of(&[("a", "a"), ("b", "b"), ("c", "other"), ("d", "d")]),
+    );
     let flags = ["--locked", &*path];
     rig.up(&["lab", "more"], &flags);
     assert_eq!(rig.status()["approval"], "each");
     let reads = |rig: &Rig| {
         let cat = |p: &str| rig.cat(&format!("{p}/x"));
-        assert_eq!([cat("lab/a"), cat("lab/b"), cat("more/a")], [ok("a\n"), ok("b\n"), ok("more\n")]);
-        assert_eq!([cat("lab/c"), cat("lab/d"), cat("lab/e")], [Err("ESTALE"), Err("EACCES"), Err("ENOENT")]);
+        assert_eq!(
+            [cat("lab/a"), cat("lab/b"), cat("more/a")],
+            [ok("a\n"), ok("b\n"), ok("more\n")]
+        );
+        assert_eq!(
+            [cat("lab/c"), cat("lab/d"), cat("lab/e")],
+            [Err("ESTALE"), Err("EACCES"), Err("ENOENT")]
+        );
     };
     reads(&rig);
     let check = rig.tell(&["lock", "--check", &path]);
     assert_eq!(check.code, Some(3), "{check:?}");
     let text = check.text();
-    for line in ["changed  lab skill://c/SKILL.md: locked sha256:", "removed  lab skill://e/SKILL.md",
-        "added    lab skill://d/SKILL.md"] {
+    for line in [
+        "changed  lab skill://c/SKILL.md: locked sha256:",
+        "removed  lab skill://e/SKILL.md",
+        "added    lab skill://d/SKILL.md",
+    ] {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert_eq!(text.lines().count(), 3, "{text}");
@@ -492,14 +703,25 @@ fn a_lock_mounts_exactly_its_sets_and_check_says_what_moved() {
     let no = rig.tell(&["approve", "--set", &set, "lab/d"]);
     assert!(no.code == Some(1) && no.err.contains("locked"), "{no:?}");
     reads(&rig);
-    assert_eq!(rig.tell(&["gate", "lab/a"]).code, Some(1), "a lock is about reading");
+    assert_eq!(
+        rig.tell(&["gate", "lab/a"]).code,
+        Some(1),
+        "a lock is about reading"
+    );
     crash(&mut rig, &["lab", "more"], &flags);
     reads(&rig);
     // It follows no change: the set moves and comes back within one mount, and stays closed.
-    rig.scene("lab", of(&[("a", "A"), ("b", "b"), ("c", "other"), ("d", "d")]));
+    rig.scene(
+        "lab",
+        of(&[("a", "A"), ("b", "b"), ("c", "other"), ("d", "d")]),
+    );
     rig.in_state("lab/a", LAPSED);
     assert_eq!(rig.cat("lab/a/x"), Err("ESTALE"));
-    assert_eq!(verdict_files(&rig), Vec::<PathBuf>::new(), "nothing of it is stored");
+    assert_eq!(
+        verdict_files(&rig),
+        Vec::<PathBuf>::new(),
+        "nothing of it is stored"
+    );
     rig.stop();
     // Without the lock nothing of it holds.
     rig.up(&["lab", "more"], EACH);
@@ -526,7 +748,10 @@ fn a_lock_holds_no_skill_that_may_not_be_read() {
     rig.ask(&["revoke", "lab/gone"]);
     let lock = rig.ask(&["lock"]);
     assert!(lock.contains("skill://yes/SKILL.md"), "{lock}");
-    assert!(!lock.contains("skill://no/") && !lock.contains("skill://gone/"), "{lock}");
+    assert!(
+        !lock.contains("skill://no/") && !lock.contains("skill://gone/"),
+        "{lock}"
+    );
 }
 
 #[test]
@@ -537,11 +762,26 @@ fn hr60_hr61_hr105_showing_a_file_is_no_load_and_needs_no_approval() {
         put(&rig, "1\n");
         rig.up(&["lab"], flags);
         let shown = rig.tell(&["show", "lab/s"]);
-        assert_eq!((shown.code, shown.text()), (Some(0), skill_md("s")), "raw, to a pipe");
-        assert!(shown.err.contains("server lab") && shown.err.contains("not loaded"), "{shown:?}");
+        assert_eq!(
+            (shown.code, shown.text()),
+            (Some(0), skill_md("s")),
+            "raw, to a pipe"
+        );
+        assert!(
+            shown.err.contains("server lab") && shown.err.contains("not loaded"),
+            "{shown:?}"
+        );
         assert_eq!(rig.ask(&["show", "lab/s", "x"]), "1\n");
-        let state = if flags.is_empty() { "listed" } else { "needs-approval" };
-        assert_eq!(rig.skill_status("lab/s")["state"], state, "no window, no approval");
+        let state = if flags.is_empty() {
+            "listed"
+        } else {
+            "needs-approval"
+        };
+        assert_eq!(
+            rig.skill_status("lab/s")["state"],
+            state,
+            "no window, no approval"
+        );
         assert_eq!(rig.journals(), Vec::<PathBuf>::new());
         if flags == EACH {
             assert_eq!(rig.cat("lab/s/x"), Err("EACCES"));
@@ -557,9 +797,18 @@ fn hr60_hr61_hr105_showing_a_file_is_no_load_and_needs_no_approval() {
         assert_eq!(rig.cat("lab/s/x"), ok("2, new\n"), "no window was open");
         // Also what is held does not keep the user from looking at what is new.
         put(&rig, "3\n");
-        rig.seen_as("lab/s", "changed", |s| s["state"].as_str().unwrap_or_default().starts_with("changed"));
+        rig.seen_as("lab/s", "changed", |s| {
+            s["state"]
+                .as_str()
+                .unwrap_or_default()
+                .starts_with("changed")
+        });
         assert_eq!(rig.ask(&["show", "lab/s", "x"]), "3\n");
-        let old = if flags == EACH { Err("ESTALE") } else { ok("2, new\n") };
+        let old = if flags == EACH {
+            Err("ESTALE")
+        } else {
+            ok("2, new\n")
+        };
         assert_eq!(rig.cat("lab/s/x"), old);
     }
 }
@@ -569,14 +818,20 @@ fn hr60_hr61_hr105_showing_a_file_is_no_load_and_needs_no_approval() {
 fn hr59_hr60_a_show_of_what_changed_does_not_spoil_the_next_read() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, x: &str| {
-        rig.scene("lab", json!({"skills": [skill("s", json!({"x": x}))], "ttlMs": HOUR_MS}));
+        rig.scene(
+            "lab",
+            json!({"skills": [skill("s", json!({"x": x}))], "ttlMs": HOUR_MS}),
+        );
     };
     put(&rig, "1\n");
     rig.up(&["lab"], &[]);
     put(&rig, "2, new\n");
     let shown = rig.tell(&["show", "lab/s", "x"]);
     let next = rig.cat("lab/s/x");
-    assert!(matches!(next, Err("ESTALE") | Ok(_)), "{next:?} after {shown:?}");
+    assert!(
+        matches!(next, Err("ESTALE") | Ok(_)),
+        "{next:?} after {shown:?}"
+    );
     assert_eq!(rig.cat("lab/s/x"), ok("2, new\n"));
 }
 
@@ -602,10 +857,16 @@ print(text.decode())
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
     let mount = rig.mount_point().display().to_string();
-    for (answer, code, then) in [("n", 1, Err("EACCES")), ("", 1, Err("EACCES")),
-        ("maybe y", 1, Err("EACCES")), ("y", 0, ok("x\n"))] {
+    for (answer, code, then) in [
+        ("n", 1, Err("EACCES")),
+        ("", 1, Err("EACCES")),
+        ("maybe y", 1, Err("EACCES")),
+        ("y", 0, ok("x\n")),
+    ] {
         let mut command = rig.command("python3");
-        command.args(["-c", ask, answer, BIN, "approve", "lab/s", "--mount", &mount]);
+        command.args([
+            "-c", ask, answer, BIN, "approve", "lab/s", "--mount", &mount,
+        ]);
         let out = run(&mut command);
         assert_eq!(out.code, Some(code), "{answer:?}: {out:?}");
         assert!(out.text().contains(&rig.set("lab/s")), "{out:?}");
@@ -619,12 +880,18 @@ fn an_approval_that_cannot_be_stored_says_so() {
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
     rig.up(&["lab"], EACH);
     let states = rig.stored("state").into_iter().map(|(p, _)| p);
-    let listing = states.into_iter().find(|p| p.ends_with("listing.json")).unwrap();
+    let listing = states
+        .into_iter()
+        .find(|p| p.ends_with("listing.json"))
+        .unwrap();
     // A directory where the file should be: nobody can write it, not even root.
     let blocked = listing.with_file_name("verdicts.json");
     fs::create_dir_all(blocked.join("x")).unwrap();
     let set = rig.set("lab/s");
     let out = rig.tell(&["approve", "--set", &set, "lab/s"]);
-    assert!(out.code == Some(1) && out.err.contains("cannot be stored"), "{out:?}");
+    assert!(
+        out.code == Some(1) && out.err.contains("cannot be stored"),
+        "{out:?}"
+    );
     fs::remove_dir_all(&blocked).unwrap();
 }

@@ -26,11 +26,15 @@ fn nothing_of_a_run(rig: &Rig, what: &str) {
     rig.nothing_left();
     let at = rig.dir().display().to_string();
     until(&format!("no mount after {what}"), 5.0, || {
-        !fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&at)
+        !fs::read_to_string("/proc/self/mountinfo")
+            .unwrap()
+            .contains(&at)
     });
     until(&format!("no directory after {what}"), 5.0, || {
         let names = fs::read_dir(rig.dir().join("run")).unwrap().flatten();
-        names.into_iter().all(|n| !n.file_name().to_string_lossy().starts_with("mount-skills-"))
+        names
+            .into_iter()
+            .all(|n| !n.file_name().to_string_lossy().starts_with("mount-skills-"))
     });
     assert_eq!(rig.journals(), Vec::<std::path::PathBuf>::new(), "{what}");
 }
@@ -43,16 +47,38 @@ fn run_gives_a_command_a_mount_of_its_own_and_takes_all_of_it_away_again() {
     let out = run(&mut run_with(&rig, &["--", "sh", "-c", look]));
     assert_eq!((out.code, out.text()), (Some(7), skill_md("s")), "{out:?}");
     let at = fs::read_to_string(rig.dir().join("at")).unwrap();
-    assert!(at.starts_with(&rig.dir().join("run").canonicalize().unwrap().display().to_string()), "{at}");
+    assert!(
+        at.starts_with(
+            &rig.dir()
+                .join("run")
+                .canonicalize()
+                .unwrap()
+                .display()
+                .to_string()
+        ),
+        "{at}"
+    );
     nothing_of_a_run(&rig, "an exit code");
-    for (line, code) in [("true", 0), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("exit 255", 255)] {
+    for (line, code) in [
+        ("true", 0),
+        ("kill -9 $$", 137),
+        ("kill -TERM $$", 143),
+        ("exit 255", 255),
+    ] {
         let line = format!("cat $MOUNT_SKILLS/lab/s/x; {line}");
         let out = run(&mut run_with(&rig, &["--", "sh", "-c", &line]));
-        assert_eq!((out.code, out.text()), (Some(code), "x\n".into()), "{line}: {out:?}");
+        assert_eq!(
+            (out.code, out.text()),
+            (Some(code), "x\n".into()),
+            "{line}: {out:?}"
+        );
         nothing_of_a_run(&rig, &line);
     }
     let none = run(&mut run_with(&rig, &["--", "/no/such/command"]));
-    assert!(none.code == Some(1) && none.err.contains("/no/such/command"), "{none:?}");
+    assert!(
+        none.code == Some(1) && none.err.contains("/no/such/command"),
+        "{none:?}"
+    );
     nothing_of_a_run(&rig, "a command that is not there");
     let usage = run(rig.command(BIN).args(["run", "--", "true"]));
     assert_eq!(usage.code, Some(2), "{usage:?}");
@@ -62,14 +88,19 @@ fn run_gives_a_command_a_mount_of_its_own_and_takes_all_of_it_away_again() {
     let place = place.display().to_string();
     for content in ["first\n", "second\n"] {
         rig.scene("lab", scene(vec![skill("s", json!({"x": content}))]));
-        let out = run(&mut run_with(&rig, &["--at", &place, "--", "sh", "-c", "cat place/lab/s/x"]));
+        let out = run(&mut run_with(
+            &rig,
+            &["--at", &place, "--", "sh", "-c", "cat place/lab/s/x"],
+        ));
         assert_eq!(out.good(), content);
         nothing_of_a_run(&rig, "--at");
     }
     // A directory of skills, as in the README.
     let examples = format!("demo={}", project().join("examples/skills").display());
     let line = "cat $MOUNT_SKILLS/demo/*/SKILL.md";
-    let out = run(rig.command(BIN).args(["run", "--server", &examples, "--", "sh", "-c", line]));
+    let out = run(rig
+        .command(BIN)
+        .args(["run", "--server", &examples, "--", "sh", "-c", line]));
     assert!(out.good().contains("name:"));
     nothing_of_a_run(&rig, "examples");
 }
@@ -87,7 +118,9 @@ fn run_passes_signals_on_and_leaves_nothing_when_it_is_ended_or_killed() {
     let start = || {
         let _ = fs::remove_file(rig.dir().join("up"));
         let run = Proc::spawn(&mut run_with(&rig, &["--", "python3", "-S", "-c", answers]));
-        until("the command", 20.0, || rig.dir().join("up").metadata().is_ok_and(|m| m.len() > 0));
+        until("the command", 20.0, || {
+            rig.dir().join("up").metadata().is_ok_and(|m| m.len() > 0)
+        });
         run
     };
     for (signal, code) in [(Signal::TERM, 5), (Signal::INT, 6), (Signal::HUP, 129)] {
@@ -110,15 +143,20 @@ fn run_passes_signals_on_and_leaves_nothing_when_it_is_ended_or_killed() {
     let _ = run.finish(15.0);
     let up = fs::read_to_string(rig.dir().join("up")).unwrap();
     let (place, pid) = up.split_once(' ').unwrap();
-    until("the mount to go", 10.0, || crate::rig::mounts_at(place.as_ref()).is_empty());
+    until("the mount to go", 10.0, || {
+        crate::rig::mounts_at(place.as_ref()).is_empty()
+    });
     crate::rig::kill(pid.parse().unwrap(), Signal::KILL);
     rig.nothing_left();
-    until("its directory to go", 5.0, || !std::path::Path::new(place).exists());
+    until("its directory to go", 5.0, || {
+        !std::path::Path::new(place).exists()
+    });
 }
 
 // ---- looking ----
 
-const HOSTILE: &str = "\u{1b}[31mred\u{7}\u{202e}txt\u{200b}\u{e0041}\r\n# `x` <b>&\"'</b> ready: /mnt/fake";
+const HOSTILE: &str =
+    "\u{1b}[31mred\u{7}\u{202e}txt\u{200b}\u{e0041}\r\n# `x` <b>&\"'</b> ready: /mnt/fake";
 
 /// What no output may hold.
 fn dangerous(text: &str) -> Option<char> {
@@ -132,9 +170,7 @@ fn hr114_hostile_text_is_escaped_by_every_command() {
     let front = json!({"name": "evil", "description": HOSTILE, "allowed-tools": HOSTILE, "hooks": {HOSTILE: HOSTILE}});
     // Control characters are refused in names; what only looks wrong is not.
     let name = "a\u{202e}b\u{200b}.txt";
-    let evil = |text: &str| {
-        json!({"path": "evil", "files": {"x": text, name: format!("other {text}")}, "entry": {"frontmatter": front}})
-    };
+    let evil = |text: &str| json!({"path": "evil", "files": {"x": text, name: format!("other {text}")}, "entry": {"frontmatter": front}});
     let scene_of = |text: &str| {
         let rules = json!([{"method": "skills/get", "uri": "skill://lies/SKILL.md",
             "error": {"code": -32603, "message": HOSTILE}}]);
@@ -149,28 +185,56 @@ fn hr114_hostile_text_is_escaped_by_every_command() {
     let file = rig.path(&format!("lab/evil/{name}")).display().to_string();
     let mount = rig.mount_point().display().to_string();
     let commands: [&[&str]; 16] = [
-        &["list"], &["list", "--format", "json"], &["list", "--json"], &["list", "--format", "markdown"],
-        &["list", "--format", "xml"], &["list", "lab"], &["status"], &["status", "--json"],
-        &["status", &file], &["status", "lab/evil"], &["diff", "lab/evil"], &["diff", "--json", "lab/evil"],
-        &["approve", "lab/evil"], &["add", "lab", "skill://lies/SKILL.md"], &["lock"], &["release", "lab/evil"],
+        &["list"],
+        &["list", "--format", "json"],
+        &["list", "--json"],
+        &["list", "--format", "markdown"],
+        &["list", "--format", "xml"],
+        &["list", "lab"],
+        &["status"],
+        &["status", "--json"],
+        &["status", &file],
+        &["status", "lab/evil"],
+        &["diff", "lab/evil"],
+        &["diff", "--json", "lab/evil"],
+        &["approve", "lab/evil"],
+        &["add", "lab", "skill://lies/SKILL.md"],
+        &["lock"],
+        &["release", "lab/evil"],
     ];
     for args in commands {
         let out = rig.tell(args);
         let text = out.text();
         assert!(out.code != Some(101), "{args:?}: {out:?}");
         // The path that was asked for is the user's own word.
-        let own = if args.contains(&&*file) { text.replace(name, "") } else { text.clone() };
+        let own = if args.contains(&&*file) {
+            text.replace(name, "")
+        } else {
+            text.clone()
+        };
         assert_eq!(dangerous(&own), None, "{args:?}: {own}");
         assert_eq!(dangerous(&out.err), None, "{args:?}: {}", out.err);
-        assert!(!text.lines().any(|l| l.trim_start().starts_with("# `x`")), "{args:?}: {text}");
+        assert!(
+            !text.lines().any(|l| l.trim_start().starts_with("# `x`")),
+            "{args:?}: {text}"
+        );
     }
     let xml = rig.ask(&["list", "--format", "xml"]);
-    assert!(xml.contains("&lt;b&gt;&amp;&quot;") && !xml.contains("<b>"), "{xml}");
+    assert!(
+        xml.contains("&lt;b&gt;&amp;&quot;") && !xml.contains("<b>"),
+        "{xml}"
+    );
     let parse = "import sys, xml.dom.minidom as m; d = m.parse(sys.stdin); print(len(d.getElementsByTagName('skill')))";
-    let count = rig.sh(&format!("{BIN} list --format xml --mount {mount} | python3 -c \"{parse}\""));
+    let count = rig.sh(&format!(
+        "{BIN} list --format xml --mount {mount} | python3 -c \"{parse}\""
+    ));
     assert_eq!(count.good(), "2\n");
     let lines = rig.ask(&["list", "--format", "markdown"]);
-    assert_eq!(lines.lines().filter(|l| l.starts_with("- **")).count(), 2, "one line a skill: {lines}");
+    assert_eq!(
+        lines.lines().filter(|l| l.starts_with("- **")).count(),
+        2,
+        "one line a skill: {lines}"
+    );
 }
 
 #[test]
@@ -178,7 +242,10 @@ fn hr114_hostile_text_is_escaped_by_every_command() {
 fn a_command_that_is_suggested_does_what_it_says_when_it_is_pasted_into_a_shell() {
     let mut rig = Rig::new();
     let name = "x;touch pwned $(id)";
-    rig.scene("lab", scene(vec![skill(name, json!({"SKILL.md": skill_md(name)}))]));
+    rig.scene(
+        "lab",
+        scene(vec![skill(name, json!({"SKILL.md": skill_md(name)}))]),
+    );
     rig.up(&["lab"], &["--approval", "each"]);
     let path = format!("lab/{name}");
     assert_eq!(rig.cat(&format!("{path}/SKILL.md")), Err("EACCES"));
@@ -186,7 +253,11 @@ fn a_command_that_is_suggested_does_what_it_says_when_it_is_pasted_into_a_shell(
     let of_file = rig.refusal("lab", &format!("{path}/SKILL.md"))["next"].clone();
     for next in [of_skill, of_file] {
         let (_, command) = next.as_str().unwrap().split_once("run: ").unwrap();
-        assert_eq!(shlex::split(command).unwrap(), ["mount-skills", "approve", &path], "{command}");
+        assert_eq!(
+            shlex::split(command).unwrap(),
+            ["mount-skills", "approve", &path],
+            "{command}"
+        );
     }
 }
 
@@ -194,13 +265,24 @@ fn a_command_that_is_suggested_does_what_it_says_when_it_is_pasted_into_a_shell(
 fn list_formats_hold_every_skill_with_its_server_and_the_cap_counts_what_it_leaves_out() {
     let mut rig = Rig::new();
     let names: Vec<String> = (0..20).map(|n| format!("team/skill-{n:02}")).collect();
-    rig.scene("lab", scene(names.iter().map(|n| skill(n, json!({}))).collect()));
+    rig.scene(
+        "lab",
+        scene(names.iter().map(|n| skill(n, json!({}))).collect()),
+    );
     rig.scene("more", scene(vec![skill("m", json!({}))]));
     rig.up(&["lab", "more"], &[]);
     let rows: Value = serde_json::from_str(&rig.ask(&["list", "--format", "json"])).unwrap();
     let rows = rows.as_array().unwrap();
     assert_eq!(rows.len(), 21);
-    for key in ["server", "path", "uri", "name", "description", "state", "set"] {
+    for key in [
+        "server",
+        "path",
+        "uri",
+        "name",
+        "description",
+        "state",
+        "set",
+    ] {
         assert!(rows.iter().all(|r| r[key].is_string()), "{key}: {rows:?}");
     }
     let root = rig.mount_point().display().to_string();
@@ -209,9 +291,15 @@ fn list_formats_hold_every_skill_with_its_server_and_the_cap_counts_what_it_leav
         let items = |text: &str| text.lines().filter(|l| l.starts_with(item)).count();
         let whole = print(&[]);
         assert_eq!(items(&whole), 21, "{whole}");
-        assert!(whole.contains("untrusted") && whole.contains("server"), "{whole}");
+        assert!(
+            whole.contains("untrusted") && whole.contains("server"),
+            "{whole}"
+        );
         for name in &names {
-            assert!(whole.contains(&format!("{root}/lab/{name}/SKILL.md")), "HR-27: {name}: {whole}");
+            assert!(
+                whole.contains(&format!("{root}/lab/{name}/SKILL.md")),
+                "HR-27: {name}: {whole}"
+            );
         }
         assert_eq!(items(&print(&["lab"])), 20, "one server");
         for max in [0, 1, 700, 1500, 100_000] {
@@ -222,12 +310,19 @@ fn list_formats_hold_every_skill_with_its_server_and_the_cap_counts_what_it_leav
                 _ => text.contains(&format!("({left} skill")),
             };
             assert!(counted || left == 0, "{max}: {text}");
-            let of_items: usize = text.lines().filter(|l| l.starts_with(item)).map(|l| l.chars().count() + 1).sum();
+            let of_items: usize = text
+                .lines()
+                .filter(|l| l.starts_with(item))
+                .map(|l| l.chars().count() + 1)
+                .sum();
             assert!(of_items <= max, "{max}: {text}");
             assert_eq!(left == 0, max == 100_000, "{max}: {text}");
         }
     }
-    for (args, word) in [(&["list", "none"][..], "the labels are: lab, more"), (&["list", "--format", "no"], "no")] {
+    for (args, word) in [
+        (&["list", "none"][..], "the labels are: lab, more"),
+        (&["list", "--format", "no"], "no"),
+    ] {
         let out = rig.tell(args);
         assert!(out.code != Some(0) && out.err.contains(word), "{out:?}");
     }
@@ -237,11 +332,22 @@ fn list_formats_hold_every_skill_with_its_server_and_the_cap_counts_what_it_leav
 #[ignore = "the head and the note on what was left out come on top of the cap"]
 fn max_chars_is_a_cap_on_all_that_is_printed() {
     let mut rig = Rig::new();
-    rig.scene("lab", scene((0..20).map(|n| skill(&format!("s{n}"), json!({}))).collect()));
+    rig.scene(
+        "lab",
+        scene(
+            (0..20)
+                .map(|n| skill(&format!("s{n}"), json!({})))
+                .collect(),
+        ),
+    );
     rig.up(&["lab"], &[]);
     for (format, max) in [("markdown", 700), ("xml", 700)] {
         let text = rig.ask(&["list", "--format", format, "--max-chars", &max.to_string()]);
-        assert!(text.chars().count() <= max, "{}: {text}", text.chars().count());
+        assert!(
+            text.chars().count() <= max,
+            "{}: {text}",
+            text.chars().count()
+        );
     }
 }
 
@@ -254,24 +360,59 @@ fn status_show_and_diff_answer_for_every_way_to_name_a_thing() {
         base64::engine::general_purpose::STANDARD.encode(&bytes)
     };
     let with = |x: &str| {
-        let files = json!({"x": x, "d/bin": {"b64": b64}, "wrong": {"text": "w\n", "serve": "W\n"}});
-        scene(vec![skill("team/s", files), json!({"path": "dyn", "entry": {"resources": "dynamic"}})])
+        let files =
+            json!({"x": x, "d/bin": {"b64": b64}, "wrong": {"text": "w\n", "serve": "W\n"}});
+        scene(vec![
+            skill("team/s", files),
+            json!({"path": "dyn", "entry": {"resources": "dynamic"}}),
+        ])
     };
     rig.scene("lab", with("1\n"));
     rig.scene("more", scene(vec![skill("m", json!({}))]));
     rig.up(&["lab", "more"], &[]);
-    assert_eq!((rig.cat("lab/team/s/x"), rig.cat("lab/team/s/wrong")), (ok("1\n"), Err("EIO")));
+    assert_eq!(
+        (rig.cat("lab/team/s/x"), rig.cat("lab/team/s/wrong")),
+        (ok("1\n"), Err("EIO"))
+    );
     assert_eq!(rig.cat("lab/dyn/SKILL.md"), Err("EACCES"));
     let path = |below: &str| rig.path(below).display().to_string();
     // Which part of the status is about it, by name and by path, below the mount or from inside.
     for (what, has, not) in [
-        ("lab/team/s/x", vec!["skill lab/team/s,", "skill://team/s/SKILL.md"], vec!["refused", "more"]),
-        ("lab/team/s/wrong", vec!["refused lab/team/s/wrong (EIO)", "digest"], vec!["more"]),
-        ("lab/team/s", vec!["skill lab/team/s,", "server lab (ready)"], vec!["more"]),
-        ("lab/dyn/SKILL.md", vec!["declined: ", "dynamic"], vec!["more"]),
+        (
+            "lab/team/s/x",
+            vec!["skill lab/team/s,", "skill://team/s/SKILL.md"],
+            vec!["refused", "more"],
+        ),
+        (
+            "lab/team/s/wrong",
+            vec!["refused lab/team/s/wrong (EIO)", "digest"],
+            vec!["more"],
+        ),
+        (
+            "lab/team/s",
+            vec!["skill lab/team/s,", "server lab (ready)"],
+            vec!["more"],
+        ),
+        (
+            "lab/dyn/SKILL.md",
+            vec!["declined: ", "dynamic"],
+            vec!["more"],
+        ),
         ("lab/dyn", vec!["declined: "], vec!["skill lab"]),
-        ("lab/team/none", vec!["no skill of this server holds it"], vec!["refused"]),
-        ("lab", vec!["lab  ready", "refused lab/team/s/wrong", "declined skill://dyn"], vec!["more  ready"]),
+        (
+            "lab/team/none",
+            vec!["no skill of this server holds it"],
+            vec!["refused"],
+        ),
+        (
+            "lab",
+            vec![
+                "lab  ready",
+                "refused lab/team/s/wrong",
+                "declined skill://dyn",
+            ],
+            vec!["more  ready"],
+        ),
         ("", vec!["lab  ready", "more  ready"], vec![]),
     ] {
         for name in [what.to_owned(), path(what)] {
@@ -279,15 +420,27 @@ fn status_show_and_diff_answer_for_every_way_to_name_a_thing() {
                 continue;
             }
             let text = rig.ask(&["status", &name]);
-            assert!(has.iter().all(|w| text.contains(w)), "{name}: {has:?} in {text}");
-            assert!(not.iter().all(|w| !text.contains(w)), "{name}: {not:?} in {text}");
-            let value: Value = serde_json::from_str(&rig.ask(&["status", "--json", &name])).unwrap();
+            assert!(
+                has.iter().all(|w| text.contains(w)),
+                "{name}: {has:?} in {text}"
+            );
+            assert!(
+                not.iter().all(|w| !text.contains(w)),
+                "{name}: {not:?} in {text}"
+            );
+            let value: Value =
+                serde_json::from_str(&rig.ask(&["status", "--json", &name])).unwrap();
             let servers = value["servers"].as_array().unwrap().len();
             assert_eq!(servers, if what.is_empty() { 2 } else { 1 }, "{name}");
         }
     }
-    let inside = rig.sh(&format!("cd $M/lab/team/s && {BIN} status wrong")).good();
-    assert!(inside.contains("refused lab/team/s/wrong (EIO)"), "{inside}");
+    let inside = rig
+        .sh(&format!("cd $M/lab/team/s && {BIN} status wrong"))
+        .good();
+    assert!(
+        inside.contains("refused lab/team/s/wrong (EIO)"),
+        "{inside}"
+    );
 
     // The exact bytes to a pipe; the frame beside them.
     for name in ["lab/team/s", &path("lab/team/s"), &path("lab/team/s/x")] {
@@ -296,8 +449,12 @@ fn status_show_and_diff_answer_for_every_way_to_name_a_thing() {
         let frame = ["lab/team/s/d/bin", "server lab", "not loaded", "untrusted"];
         assert!(frame.iter().all(|w| shown.err.contains(w)), "{shown:?}");
     }
-    let shown: Value = serde_json::from_str(&rig.ask(&["show", "--json", "lab/team/s", "d/bin"])).unwrap();
-    assert_eq!((&shown["base64"], &shown["loaded"]), (&json!(b64), &json!(false)));
+    let shown: Value =
+        serde_json::from_str(&rig.ask(&["show", "--json", "lab/team/s", "d/bin"])).unwrap();
+    assert_eq!(
+        (&shown["base64"], &shown["loaded"]),
+        (&json!(b64), &json!(false))
+    );
     for (args, word) in [
         (["show", "lab/team/s", "none"], "lists no file"),
         (["show", "lab/team/s", "../s/x"], "lists no file"),
@@ -305,40 +462,80 @@ fn status_show_and_diff_answer_for_every_way_to_name_a_thing() {
         (["show", "lab/dyn", "SKILL.md"], ""),
     ] {
         let out = rig.tell(&args);
-        assert!(out.code == Some(1) && out.out.is_empty() && out.err.contains(word), "{args:?}: {out:?}");
+        assert!(
+            out.code == Some(1) && out.out.is_empty() && out.err.contains(word),
+            "{args:?}: {out:?}"
+        );
     }
     // What differs.
-    assert!(rig.ask(&["diff", "lab/team/s"]).contains("what is in force is what the server publishes"));
+    assert!(
+        rig.ask(&["diff", "lab/team/s"])
+            .contains("what is in force is what the server publishes")
+    );
     rig.scene("lab", with("2\n"));
     rig.in_state("lab/team/s", "changed");
     for name in ["lab/team/s", &path("lab/team/s"), &path("lab/team/s/d/bin")] {
         let diff = rig.ask(&["diff", name]);
-        assert!(diff.contains("1 rotated") && diff.contains("rotated      x"), "{name}: {diff}");
+        assert!(
+            diff.contains("1 rotated") && diff.contains("rotated      x"),
+            "{name}: {diff}"
+        );
         let diff: Value = serde_json::from_str(&rig.ask(&["diff", "--json", name])).unwrap();
         assert_eq!(diff["changes"]["rotated"], json!(["x"]));
     }
-    assert!(rig.ask(&["refresh", &path("lab/team/s/x")]).contains("1 rotated"));
+    assert!(
+        rig.ask(&["refresh", &path("lab/team/s/x")])
+            .contains("1 rotated")
+    );
     assert_eq!(rig.cat("lab/team/s/x"), ok("2\n"));
 
     // Names that are nothing.
-    let commands: [&[&str]; 9] = [&["show"], &["diff"], &["approve"], &["approve", "--set", "SET"], &["revoke"],
-        &["refresh"], &["release"], &["gate"], &["status"]];
+    let commands: [&[&str]; 9] = [
+        &["show"],
+        &["diff"],
+        &["approve"],
+        &["approve", "--set", "SET"],
+        &["revoke"],
+        &["refresh"],
+        &["release"],
+        &["gate"],
+        &["status"],
+    ];
     let set = rig.set("lab/team/s");
     for command in commands {
-        let command: Vec<&str> = command.iter().map(|w| if *w == "SET" { &*set } else { w }).collect();
-        for (name, word) in [("none/s", "none"), ("lab/none", "mount-skills list"), ("lab/team", "mount-skills list"),
-            ("/etc", "")] {
+        let command: Vec<&str> = command
+            .iter()
+            .map(|w| if *w == "SET" { &*set } else { w })
+            .collect();
+        for (name, word) in [
+            ("none/s", "none"),
+            ("lab/none", "mount-skills list"),
+            ("lab/team", "mount-skills list"),
+            ("/etc", ""),
+        ] {
             if command == ["status"] && name.starts_with("lab") {
                 continue;
             }
             let out = rig.tell(&[&command[..], &[name]].concat());
             assert_eq!(out.code, Some(1), "{command:?} {name}: {out:?}");
-            assert!(out.out.is_empty() && out.err.contains(word), "{command:?} {name}: {out:?}");
+            assert!(
+                out.out.is_empty() && out.err.contains(word),
+                "{command:?} {name}: {out:?}"
+            );
         }
     }
-    for command in [&["show"][..], &["diff"], &["approve"], &["revoke"], &["gate"]] {
+    for command in [
+        &["show"][..],
+        &["diff"],
+        &["approve"],
+        &["revoke"],
+        &["gate"],
+    ] {
         let out = rig.tell(&[command, &["lab"]].concat());
-        assert!(out.code == Some(1) && out.err.contains("LABEL/SKILL"), "{command:?}: {out:?}");
+        assert!(
+            out.code == Some(1) && out.err.contains("LABEL/SKILL"),
+            "{command:?}: {out:?}"
+        );
     }
 }
 
@@ -352,7 +549,10 @@ fn hr77_diff_of_a_withdrawn_skill_says_that_it_is_gone() {
     rig.scene("lab", scene(vec![]));
     rig.in_state("lab/s", "changed (withdrawn)");
     let diff = rig.ask(&["diff", "lab/s"]);
-    assert!(!diff.contains("what is in force is what the server publishes"), "{diff}");
+    assert!(
+        !diff.contains("what is in force is what the server publishes"),
+        "{diff}"
+    );
 }
 
 #[test]
@@ -381,18 +581,43 @@ fn cache_commands_count_find_damage_and_free() {
     }
     let [a, b] = [("a", 300_000), ("b", 2_000_000)].map(|(c, n)| rig.blob(c.repeat(n).as_bytes()));
     rig.blob(skill_md("s").as_bytes());
-    let list = || -> Value { serde_json::from_str(&rig.cli(&["cache", "list", "--json"]).good()).unwrap() };
+    let list = || -> Value {
+        serde_json::from_str(&rig.cli(&["cache", "list", "--json"]).good()).unwrap()
+    };
     let row = &list()[0];
-    assert!(row["server"].as_str().unwrap().starts_with("lab-") && row["files"] == 3, "{row}");
-    assert!(rig.cli(&["cache", "list"]).good().contains("3 files, 2.2 MiB"));
-    assert!(rig.cli(&["cache", "verify"]).good().contains("3 files checked, 0 damaged"));
+    assert!(
+        row["server"].as_str().unwrap().starts_with("lab-") && row["files"] == 3,
+        "{row}"
+    );
+    assert!(
+        rig.cli(&["cache", "list"])
+            .good()
+            .contains("3 files, 2.2 MiB")
+    );
+    assert!(
+        rig.cli(&["cache", "verify"])
+            .good()
+            .contains("3 files checked, 0 damaged")
+    );
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(&a, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&a, "x".repeat(300_000)).unwrap();
-    assert!(rig.cli(&["cache", "verify"]).good().contains("3 files checked, 1 damaged and removed"));
+    assert!(
+        rig.cli(&["cache", "verify"])
+            .good()
+            .contains("3 files checked, 1 damaged and removed")
+    );
     assert!(!a.exists() && b.exists());
-    assert!(rig.cli(&["cache", "prune", "--to", "10"]).good().contains("freed 0 B"));
-    assert!(rig.cli(&["cache", "prune", "--to", "1"]).good().contains("freed 1.9 MiB"));
+    assert!(
+        rig.cli(&["cache", "prune", "--to", "10"])
+            .good()
+            .contains("freed 0 B")
+    );
+    assert!(
+        rig.cli(&["cache", "prune", "--to", "1"])
+            .good()
+            .contains("freed 1.9 MiB")
+    );
     assert!(!b.exists());
     rig.cli(&["cache", "prune"]).good();
     assert_eq!(list(), json!([]));
@@ -416,8 +641,17 @@ fn commands_about_one_of_two_mounts_say_which_and_leave_the_other_alone() {
         assert!(out.err.contains("--mount") && out.out.is_empty(), "{out:?}");
     };
     let set = rig.set("lab/s");
-    for args in [&["show", "lab/s"][..], &["diff", "lab/s"], &["approve", "--set", &set, "lab/s"], &["revoke", "lab/s"],
-        &["refresh", "lab"], &["release", "lab"], &["add", "lab", "skill://s/SKILL.md"], &["gate", "lab/s"], &["lock"]] {
+    for args in [
+        &["show", "lab/s"][..],
+        &["diff", "lab/s"],
+        &["approve", "--set", &set, "lab/s"],
+        &["revoke", "lab/s"],
+        &["refresh", "lab"],
+        &["release", "lab"],
+        &["add", "lab", "skill://s/SKILL.md"],
+        &["gate", "lab/s"],
+        &["lock"],
+    ] {
         said(rig.cli(args));
     }
     assert_eq!(rig.cat("lab/s/x"), ok("1\n"));
@@ -437,7 +671,10 @@ fn commands_about_one_of_two_mounts_say_which_and_leave_the_other_alone() {
     let text = rig.cli(&["status", &path]).good();
     assert!(text.contains("changed, needs-approval"), "{text}");
     let nowhere = rig.cli(&["status", "--mount", "/etc"]);
-    assert!(nowhere.code == Some(1) && nowhere.err.contains("/etc"), "{nowhere:?}");
+    assert!(
+        nowhere.code == Some(1) && nowhere.err.contains("/etc"),
+        "{nowhere:?}"
+    );
 }
 
 #[test]
@@ -452,8 +689,17 @@ fn a_path_below_one_of_two_mounts_says_which_it_is_about_to_every_command() {
     other.ready("lab");
     let path = other.path("lab/s").display().to_string();
     let gate = rig.cli(&["gate", &path]);
-    assert!(gate.code == Some(1) && gate.err.contains("approve --exec"), "{gate:?}");
-    for args in [&["show"][..], &["diff"], &["refresh"], &["release"], &["revoke"]] {
+    assert!(
+        gate.code == Some(1) && gate.err.contains("approve --exec"),
+        "{gate:?}"
+    );
+    for args in [
+        &["show"][..],
+        &["diff"],
+        &["refresh"],
+        &["release"],
+        &["revoke"],
+    ] {
         rig.cli(&[args, &[&path]].concat()).good();
     }
 }

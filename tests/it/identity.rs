@@ -24,33 +24,71 @@ fn kept(rig: &Rig, dir: &str) -> Vec<String> {
 #[test]
 fn hr09_hr10_hr23_hr24_hr26_the_same_uri_or_name_elsewhere_is_another_skill() {
     let mut rig = Rig::new();
-    let of = |who: &str| skill("acme/refunds", json!({"x": format!("of {who}\n"), "same": "same\n"}));
-    rig.scene("one", scene(vec![of("one"), skill("beta/refunds", json!({"x": "beta\n"}))]));
+    let of = |who: &str| {
+        skill(
+            "acme/refunds",
+            json!({"x": format!("of {who}\n"), "same": "same\n"}),
+        )
+    };
+    rig.scene(
+        "one",
+        scene(vec![
+            of("one"),
+            skill("beta/refunds", json!({"x": "beta\n"})),
+        ]),
+    );
     rig.scene("two", scene(vec![of("two")]));
     rig.up(&["one", "two"], EACH);
     rig.approve("one/acme/refunds");
     assert_eq!(rig.cat("one/acme/refunds/x"), ok("of one\n"));
     assert_eq!(rig.cat("one/acme/refunds/same"), ok("same\n"));
-    assert_eq!(rig.cat("two/acme/refunds/x"), Err("EACCES"), "approved at the other server");
-    assert_eq!(rig.cat("two/acme/refunds/same"), Err("EACCES"), "also the same bytes");
-    assert_eq!(rig.cat("one/beta/refunds/x"), Err("EACCES"), "approved by another name");
+    assert_eq!(
+        rig.cat("two/acme/refunds/x"),
+        Err("EACCES"),
+        "approved at the other server"
+    );
+    assert_eq!(
+        rig.cat("two/acme/refunds/same"),
+        Err("EACCES"),
+        "also the same bytes"
+    );
+    assert_eq!(
+        rig.cat("one/beta/refunds/x"),
+        Err("EACCES"),
+        "approved by another name"
+    );
     rig.approve("two/acme/refunds");
     rig.approve("one/beta/refunds");
     let race = "for i in $(seq 40); do for s in one two; do \
         [ \"$(cat $M/$s/acme/refunds/x)\" = \"of $s\" ] || echo crossed; done; done";
-    let ends: Vec<_> = (0..4).map(|_| {
-        let mut command = rig.command("bash");
-        crate::rig::Proc::spawn(command.args(["-c", race]).env("M", rig.mount_point()))
-    }).collect();
-    ends.into_iter().for_each(|p| assert_eq!(p.finish(30.0).good(), ""));
+    let ends: Vec<_> = (0..4)
+        .map(|_| {
+            let mut command = rig.command("bash");
+            crate::rig::Proc::spawn(command.args(["-c", race]).env("M", rig.mount_point()))
+        })
+        .collect();
+    ends.into_iter()
+        .for_each(|p| assert_eq!(p.finish(30.0).good(), ""));
     assert_eq!(rig.cat("two/acme/refunds/same"), ok("same\n"));
-    assert_eq!(rig.reads("two").values().sum::<usize>(), 2, "HR-87: nothing comes from the other's cache");
+    assert_eq!(
+        rig.reads("two").values().sum::<usize>(),
+        2,
+        "HR-87: nothing comes from the other's cache"
+    );
     // Names: nothing is preferred, and who looks is told.
-    let catalog: Value = serde_json::from_str(&rig.cat(".mount-skills/catalog.json").unwrap()).unwrap();
-    assert_eq!(catalog["same_name"], json!({"refunds": ["one/acme/refunds", "one/beta/refunds", "two/acme/refunds"]}));
+    let catalog: Value =
+        serde_json::from_str(&rig.cat(".mount-skills/catalog.json").unwrap()).unwrap();
+    assert_eq!(
+        catalog["same_name"],
+        json!({"refunds": ["one/acme/refunds", "one/beta/refunds", "two/acme/refunds"]})
+    );
     assert_eq!(rig.sh("find $M -type l").good(), "");
     for name in ["refunds", "acme/refunds", "skill://acme/refunds/SKILL.md"] {
-        assert_eq!(rig.tell(&["show", name]).code, Some(1), "HR-104: {name} without its server");
+        assert_eq!(
+            rig.tell(&["show", name]).code,
+            Some(1),
+            "HR-104: {name} without its server"
+        );
     }
     // Revoked at one, it stays at the other.
     rig.ask(&["revoke", "one/acme/refunds"]);
@@ -61,8 +99,14 @@ fn hr09_hr10_hr23_hr24_hr26_the_same_uri_or_name_elsewhere_is_another_skill() {
 #[test]
 fn hr14_a_label_that_means_another_server_inherits_nothing() {
     let mut rig = Rig::new();
-    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n", "y": "y\n"}))]));
-    rig.scene("elsewhere", scene(vec![skill("s", json!({"x": "x\n", "y": "y\n"}))]));
+    rig.scene(
+        "lab",
+        scene(vec![skill("s", json!({"x": "x\n", "y": "y\n"}))]),
+    );
+    rig.scene(
+        "elsewhere",
+        scene(vec![skill("s", json!({"x": "x\n", "y": "y\n"}))]),
+    );
     let (old, new) = (rig.scripted("lab"), rig.scripted("elsewhere"));
     rig.up(&["lab"], EACH);
     rig.approve("lab/s");
@@ -74,16 +118,28 @@ fn hr14_a_label_that_means_another_server_inherits_nothing() {
     // The very same skill, of another command.
     rig.mount(&[("lab", &new)], EACH);
     rig.ready("lab");
-    assert_eq!(rig.skill_status("lab/s")["state"], "needs-approval", "no window, no approval");
+    assert_eq!(
+        rig.skill_status("lab/s")["state"],
+        "needs-approval",
+        "no window, no approval"
+    );
     assert_eq!(rig.cat("lab/s/x"), Err("EACCES"));
     rig.approve("lab/s");
     assert_eq!(rig.cat("lab/s/x"), ok("x\n"));
-    assert_eq!(rig.reads("elsewhere").len(), 1, "and not from the other's cache");
+    assert_eq!(
+        rig.reads("elsewhere").len(),
+        1,
+        "and not from the other's cache"
+    );
     rig.ask(&["revoke", "lab/s"]);
     rig.stop();
     rig.mount(&[("lab", &old)], EACH);
     rig.ready("lab");
-    assert_eq!(rig.cat("lab/s/x"), ok("x\n"), "the old one has kept its own");
+    assert_eq!(
+        rig.cat("lab/s/x"),
+        ok("x\n"),
+        "the old one has kept its own"
+    );
     rig.in_state("lab/s", "held");
     for dir in ["cache", "state"] {
         assert_eq!(kept(&rig, dir).len(), 2, "{dir}");
@@ -102,59 +158,120 @@ fn hr86_hr87_forget_removes_all_of_one_label_and_of_no_other() {
         rig.approve(&format!("{label}/s"));
         assert_eq!(rig.cat(&format!("{label}/s/x")), ok("x\n"));
     }
-    crate::rig::until("a copy for each", 5.0, || kept(&rig, "cache").len() == 3
-        && rig.stored("cache").iter().filter(|(p, _)| p.is_file() && p.file_name().unwrap().len() == 64).count() == 3);
+    crate::rig::until("a copy for each", 5.0, || {
+        kept(&rig, "cache").len() == 3
+            && rig
+                .stored("cache")
+                .iter()
+                .filter(|(p, _)| p.is_file() && p.file_name().unwrap().len() == 64)
+                .count()
+                == 3
+    });
     let before = [kept(&rig, "cache"), kept(&rig, "state")];
     let busy = rig.cli(&["forget", "a"]);
-    assert!(busy.code == Some(1) && busy.err.contains("unmount"), "{busy:?}");
+    assert!(
+        busy.code == Some(1) && busy.err.contains("unmount"),
+        "{busy:?}"
+    );
     assert_eq!([kept(&rig, "cache"), kept(&rig, "state")], before);
-    assert!(rig.cli(&["forget", "nobody"]).good().contains("nothing was kept of nobody"));
+    assert!(
+        rig.cli(&["forget", "nobody"])
+            .good()
+            .contains("nothing was kept of nobody")
+    );
     assert_eq!(rig.cli(&["forget", "../x"]).code, Some(2));
     rig.stop();
     assert!(rig.cli(&["forget", "a"]).good().contains("forgot a:"));
     for (dir, before) in ["cache", "state"].iter().zip(before) {
-        let rest: Vec<String> = before.into_iter().filter(|n| n.starts_with("a-b-") || n.starts_with("ab-")).collect();
+        let rest: Vec<String> = before
+            .into_iter()
+            .filter(|n| n.starts_with("a-b-") || n.starts_with("ab-"))
+            .collect();
         assert_eq!(rest.len(), 2);
         assert_eq!(kept(&rig, dir), rest, "{dir}");
     }
     rig.up(&labels, EACH);
     let reads = |l: &str| rig.reads(l).values().sum::<usize>();
     assert_eq!(rig.cat("a/s/x"), Err("EACCES"), "the approval went with it");
-    assert_eq!((rig.cat("a-b/s/x"), rig.cat("ab/s/x")), (ok("x\n"), ok("x\n")));
+    assert_eq!(
+        (rig.cat("a-b/s/x"), rig.cat("ab/s/x")),
+        (ok("x\n"), ok("x\n"))
+    );
     rig.approve("a/s");
     assert_eq!(rig.cat("a/s/x"), ok("x\n"));
-    assert_eq!([reads("a"), reads("a-b"), reads("ab")], [2, 1, 1], "only its cache went");
+    assert_eq!(
+        [reads("a"), reads("a-b"), reads("ab")],
+        [2, 1, 1],
+        "only its cache went"
+    );
 }
 
 #[test]
 fn hr17_hr46_hr47_hr48_a_skill_that_is_not_listed_is_added_by_its_uri_and_stays() {
     let mut rig = Rig::new();
-    let hidden = |path: &str| json!({"path": path, "files": {"x": format!("{path}\n")}, "listed": false});
-    let github = json!({"uri": "github://owner/repo/tools/fmt/SKILL.md", "files": {"a.txt": "gh\n"}});
+    let hidden =
+        |path: &str| json!({"path": path, "files": {"x": format!("{path}\n")}, "listed": false});
+    let github =
+        json!({"uri": "github://owner/repo/tools/fmt/SKILL.md", "files": {"a.txt": "gh\n"}});
     let quiet = json!({"uri": "github://owner/repo/tools/lint/SKILL.md", "files": {"a.txt": "lint\n"}, "listed": false});
     let dynamic = json!({"path": "dyn", "listed": false, "entry": {"resources": "dynamic"}});
-    let skills = vec![skill("seen", json!({"in/SKILL.md": skill_md("in")})), hidden("seen/in"),
-        hidden("deep/down/one"), hidden("deep/two"), github, quiet, dynamic];
+    let skills = vec![
+        skill("seen", json!({"in/SKILL.md": skill_md("in")})),
+        hidden("seen/in"),
+        hidden("deep/down/one"),
+        hidden("deep/two"),
+        github,
+        quiet,
+        dynamic,
+    ];
     rig.scene("lab", scene(skills.clone()));
-    let named = ["--skill", "lab=skill://deep/two/SKILL.md", "--skill", "lab=skill://none/SKILL.md"];
+    let named = [
+        "--skill",
+        "lab=skill://deep/two/SKILL.md",
+        "--skill",
+        "lab=skill://none/SKILL.md",
+    ];
     rig.up(&["lab"], &named);
     rig.in_state("lab/deep/two", "listed");
     assert_eq!(rig.cat("lab/deep/two/x"), ok("deep/two\n"));
-    crate::rig::until("a word on the other", 5.0, || rig.words().contains("no skill at skill://none/SKILL.md"));
-    assert_eq!(rig.cat("lab/github:/owner/repo/tools/fmt/a.txt"), ok("gh\n"), "HR-17");
+    crate::rig::until("a word on the other", 5.0, || {
+        rig.words().contains("no skill at skill://none/SKILL.md")
+    });
+    assert_eq!(
+        rig.cat("lab/github:/owner/repo/tools/fmt/a.txt"),
+        ok("gh\n"),
+        "HR-17"
+    );
     assert_eq!(rig.cat("lab/deep/down/one/x"), Err("ENOENT"));
     // Added: its path is printed, and it can be read.
     for (uri, below, file, text) in [
-        ("skill://deep/down/one/SKILL.md", "lab/deep/down/one", "x", "deep/down/one\n"),
-        ("github://owner/repo/tools/lint/SKILL.md", "lab/github:/owner/repo/tools/lint", "a.txt", "lint\n"),
+        (
+            "skill://deep/down/one/SKILL.md",
+            "lab/deep/down/one",
+            "x",
+            "deep/down/one\n",
+        ),
+        (
+            "github://owner/repo/tools/lint/SKILL.md",
+            "lab/github:/owner/repo/tools/lint",
+            "a.txt",
+            "lint\n",
+        ),
     ] {
         let printed = rig.ask(&["add", "lab", uri]);
         assert_eq!(printed.trim_end(), rig.path(below).display().to_string());
         assert_eq!(rig.cat(&format!("{below}/{file}")), ok(text));
     }
     let inner = rig.ask(&["add", "lab", "skill://seen/in/SKILL.md"]);
-    assert_eq!(inner.trim_end(), rig.path("lab/seen/in").display().to_string());
-    assert_eq!(rig.skill_status("lab/seen/in")["activation"], "needs-consent", "nested");
+    assert_eq!(
+        inner.trim_end(),
+        rig.path("lab/seen/in").display().to_string()
+    );
+    assert_eq!(
+        rig.skill_status("lab/seen/in")["activation"],
+        "needs-consent",
+        "nested"
+    );
     // What is not there, cannot be loaded or makes no sense.
     for (label, uri, word) in [
         ("lab", "skill://none/SKILL.md", "serves no skill"),
@@ -163,7 +280,10 @@ fn hr17_hr46_hr47_hr48_a_skill_that_is_not_listed_is_added_by_its_uri_and_stays(
         ("none", "skill://seen/SKILL.md", "the labels are: lab"),
     ] {
         let out = rig.tell(&["add", label, uri]);
-        assert!(out.code == Some(1) && out.err.contains(word) && out.out.is_empty(), "{uri}: {out:?}");
+        assert!(
+            out.code == Some(1) && out.err.contains(word) && out.out.is_empty(),
+            "{uri}: {out:?}"
+        );
     }
     let out = rig.tell(&["add", "lab", "skill://dyn/SKILL.md"]);
     assert_eq!(rig.cat("lab/dyn/SKILL.md").is_ok(), false, "{out:?}");
@@ -174,8 +294,11 @@ fn hr17_hr46_hr47_hr48_a_skill_that_is_not_listed_is_added_by_its_uri_and_stays(
         rig.seen("lab", "skills/list") > lists + 1
     });
     let all = |rig: &Rig, what: &str| {
-        for (file, text) in [("deep/down/one/x", "deep/down/one\n"), ("deep/two/x", "deep/two\n"),
-            ("github:/owner/repo/tools/lint/a.txt", "lint\n")] {
+        for (file, text) in [
+            ("deep/down/one/x", "deep/down/one\n"),
+            ("deep/two/x", "deep/two\n"),
+            ("github:/owner/repo/tools/lint/a.txt", "lint\n"),
+        ] {
             assert_eq!(rig.cat(&format!("lab/{file}")), ok(text), "{what}: {file}");
         }
     };
@@ -198,9 +321,16 @@ fn skill_flags_that_make_no_sense_are_refused_before_anything_is_mounted() {
     rig.scene("lab", scene(vec![]));
     let target = format!("lab={}", rig.scripted("lab"));
     let mount = rig.mount_point().display().to_string();
-    for bad in ["skill://s/SKILL.md", "other=skill://s/SKILL.md", "=skill://s/SKILL.md"] {
+    for bad in [
+        "skill://s/SKILL.md",
+        "other=skill://s/SKILL.md",
+        "=skill://s/SKILL.md",
+    ] {
         let out = rig.cli(&["--server", &target, "--skill", bad, &mount]);
-        assert!(out.code == Some(2) && out.err.contains("--skill"), "{bad}: {out:?}");
+        assert!(
+            out.code == Some(2) && out.err.contains("--skill"),
+            "{bad}: {out:?}"
+        );
     }
     assert!(mounts_at(rig.mount_point()).is_empty() && rig.log("lab", "start").is_empty());
 }

@@ -919,8 +919,11 @@ impl Rig {
     pub(crate) fn journalled(&self, uris: &[&str]) {
         until("a journal of the windows", 5.0, || {
             let texts = self.journals().into_iter();
-            let text: String = texts.map(|p| fs::read_to_string(p).unwrap_or_default()).collect();
-            uris.iter().all(|uri| text.contains(&format!("\"uri\":\"{uri}\"")))
+            let text: String = texts
+                .map(|p| fs::read_to_string(p).unwrap_or_default())
+                .collect();
+            uris.iter()
+                .all(|uri| text.contains(&format!("\"uri\":\"{uri}\"")))
         });
     }
 
@@ -936,7 +939,9 @@ impl Rig {
     pub(crate) fn keep(&self, below: &str) -> Keeper {
         let mut command = self.command("python3");
         // Not as an argument: it may outlive a daemon, whose leftovers are found by that.
-        command.args(["-S", "-c", KEEPER]).env("KEPT", self.path(below));
+        command
+            .args(["-S", "-c", KEEPER])
+            .env("KEPT", self.path(below));
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

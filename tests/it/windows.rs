@@ -25,8 +25,10 @@ fn body(text: &str) -> String {
 
 /// Every name and size below a skill.
 fn names(rig: &Rig, skill: &str) -> String {
-    rig.sh(&format!("cd $M/{skill} && find . -printf '%P %s\\n' | sort"))
-        .good()
+    rig.sh(&format!(
+        "cd $M/{skill} && find . -printf '%P %s\\n' | sort"
+    ))
+    .good()
 }
 
 fn changes(status: &Value) -> [Vec<String>; 3] {
@@ -46,29 +48,51 @@ fn hr71_to_hr77_a_held_skill_stays_as_it_was_until_it_is_refreshed() {
         ("run.sh", "echo 1\n".into()),
         ("gone.txt", "gone\n".into()),
     ];
-    assert_eq!(rig.cat("lab/s/run.sh"), ok("echo 1\n"), "any file loads the skill");
-    until("a window", 5.0, || rig.skill_status("lab/s")["state"] == "held");
+    assert_eq!(
+        rig.cat("lab/s/run.sh"),
+        ok("echo 1\n"),
+        "any file loads the skill"
+    );
+    until("a window", 5.0, || {
+        rig.skill_status("lab/s")["state"] == "held"
+    });
     let shape = names(&rig, "lab/s");
     let as_held = |rig: &Rig, what: &str| {
         assert_eq!(names(rig, "lab/s"), shape, "{what}");
         for (file, text) in &held {
-            assert_eq!(rig.cat(&format!("lab/s/{file}")), ok(text), "{file}: {what}");
+            assert_eq!(
+                rig.cat(&format!("lab/s/{file}")),
+                ok(text),
+                "{file}: {what}"
+            );
         }
     };
     as_held(&rig, "loaded");
-    held.iter().for_each(|(_, text)| drop(rig.blob(text.as_bytes())));
+    held.iter()
+        .for_each(|(_, text)| drop(rig.blob(text.as_bytes())));
     rig.journalled(&[S]);
     let stale = |rig: &Rig| {
         assert_eq!(rig.cat("lab/s/d/late.txt"), Err("ESTALE"), "not cached");
         let why = rig.refusal("lab", "lab/s/d/late.txt");
-        assert!(why["next"].as_str().unwrap().contains("mount-skills refresh lab/s"), "{why}");
+        assert!(
+            why["next"]
+                .as_str()
+                .unwrap()
+                .contains("mount-skills refresh lab/s"),
+            "{why}"
+        );
     };
 
     // The server changes, one thing after the other; each is seen, and nothing of it is shown.
     let reads = rig.reads("lab");
     for (what, key, file, want) in [
         ("rotated", "run.sh", json!("echo two\n"), [1, 0, 0]),
-        ("rotated, uncached", "d/late.txt", json!("late 2\n"), [2, 0, 0]),
+        (
+            "rotated, uncached",
+            "d/late.txt",
+            json!("late 2\n"),
+            [2, 0, 0],
+        ),
         ("SKILL.md too", "SKILL.md", json!(body("Second")), [3, 0, 0]),
         ("added", "new.txt", json!("new\n"), [3, 1, 0]),
         ("removed", "gone.txt", Value::Null, [3, 1, 1]),
@@ -81,16 +105,26 @@ fn hr71_to_hr77_a_held_skill_stays_as_it_was_until_it_is_refreshed() {
         as_held(&rig, what);
     }
     stale(&rig);
-    assert!(matches!(rig.cat("lab/s/new.txt"), Err("ENOENT" | "ESTALE")), "HR-73");
+    assert!(
+        matches!(rig.cat("lab/s/new.txt"), Err("ENOENT" | "ESTALE")),
+        "HR-73"
+    );
     assert_eq!(rig.reads("lab"), reads, "HR-68: no content is asked for");
     let diff = rig.ask(&["diff", "lab/s"]);
-    for line in ["rotated      d/late.txt", "rotated      run.sh", "rotated      SKILL.md",
-        "added        new.txt", "removed      gone.txt"] {
+    for line in [
+        "rotated      d/late.txt",
+        "rotated      run.sh",
+        "rotated      SKILL.md",
+        "added        new.txt",
+        "removed      gone.txt",
+    ] {
         assert!(diff.contains(line), "{line}: {diff}");
     }
     let status = rig.ask(&["status"]);
-    assert!(status.contains("lab/s: changed") && status.contains("3 rotated, 1 added, 1 removed"),
-        "HR-74: {status}");
+    assert!(
+        status.contains("lab/s: changed") && status.contains("3 rotated, 1 added, 1 removed"),
+        "HR-74: {status}"
+    );
     assert!(status.contains("mount-skills refresh lab/s"), "{status}");
 
     // The process of the server goes and comes.
@@ -128,11 +162,18 @@ fn hr71_to_hr77_a_held_skill_stays_as_it_was_until_it_is_refreshed() {
     let said = rig.ask(&["refresh", "lab/s"]);
     assert!(said.contains("3 rotated, 1 added, 1 removed"), "{said}");
     for (file, text) in next.as_object().unwrap() {
-        assert_eq!(rig.cat(&format!("lab/s/{file}")), ok(text.as_str().unwrap()), "{file}");
+        assert_eq!(
+            rig.cat(&format!("lab/s/{file}")),
+            ok(text.as_str().unwrap()),
+            "{file}"
+        );
     }
     assert_eq!(rig.cat("lab/s/gone.txt"), Err("ENOENT"));
     rig.in_state("lab/s", "held");
-    assert!(rig.ask(&["diff", "lab/s"]).contains("what is in force is what the server publishes"));
+    assert!(
+        rig.ask(&["diff", "lab/s"])
+            .contains("what is in force is what the server publishes")
+    );
     // A file and its directory are both new to who held them open by name.
     assert_eq!(names(&rig, "lab/s").lines().count(), 6);
 }
@@ -147,24 +188,35 @@ fn hr72_release_refresh_of_a_label_a_clean_unmount_and_a_new_session_end_windows
     };
     let reads = |rig: &Rig, want: [&str; 3]| {
         for (s, n) in ["a", "b", "c"].iter().zip(want) {
-            assert_eq!(rig.cat(&format!("lab/{s}/x")), ok(&format!("x {n}\n")), "{s}");
+            assert_eq!(
+                rig.cat(&format!("lab/{s}/x")),
+                ok(&format!("x {n}\n")),
+                "{s}"
+            );
         }
     };
     put(&rig, "1");
     rig.up(&["lab"], &[]);
     reads(&rig, ["1", "1", "1"]);
     put(&rig, "2");
-    ["a", "b", "c"].iter().for_each(|s| drop(rig.in_state(&format!("lab/{s}"), "changed")));
+    ["a", "b", "c"]
+        .iter()
+        .for_each(|s| drop(rig.in_state(&format!("lab/{s}"), "changed")));
     assert!(rig.ask(&["release", "lab/a"]).contains("released 1 skill"));
     reads(&rig, ["2", "1", "1"]);
     let by_path = rig.path("lab/b/x").display().to_string();
-    assert!(rig.ask(&["release", &by_path]).contains("released 1 skill"), "a path below the mount");
+    assert!(
+        rig.ask(&["release", &by_path]).contains("released 1 skill"),
+        "a path below the mount"
+    );
     reads(&rig, ["2", "2", "1"]);
     assert!(rig.ask(&["refresh", "lab"]).contains("3 skills published"));
     reads(&rig, ["2", "2", "2"]);
     // All of a label at once.
     put(&rig, "3");
-    ["a", "b", "c"].iter().for_each(|s| drop(rig.in_state(&format!("lab/{s}"), "changed")));
+    ["a", "b", "c"]
+        .iter()
+        .for_each(|s| drop(rig.in_state(&format!("lab/{s}"), "changed")));
     reads(&rig, ["2", "2", "2"]);
     assert!(rig.ask(&["release", "lab"]).contains("released 3 skills"));
     assert!(rig.ask(&["release", "lab"]).contains("released 0 skills"));
@@ -182,12 +234,18 @@ fn hr72_release_refresh_of_a_label_a_clean_unmount_and_a_new_session_end_windows
     rig.ready("lab");
     assert_eq!(rig.journals(), Vec::<std::path::PathBuf>::new());
     reads(&rig, ["4", "4", "4"]);
-    rig.journalled(&["skill://a/SKILL.md", "skill://b/SKILL.md", "skill://c/SKILL.md"]);
+    rig.journalled(&[
+        "skill://a/SKILL.md",
+        "skill://b/SKILL.md",
+        "skill://c/SKILL.md",
+    ]);
     put(&rig, "5");
     rig.kill_daemon();
     rig.nothing_left();
     rig.up(&["lab"], &["--new-session"]);
-    rig.seen_as("lab/a", "listed", |s| s["state"] == "listed" && s["changes"].is_null());
+    rig.seen_as("lab/a", "listed", |s| {
+        s["state"] == "listed" && s["changes"].is_null()
+    });
     reads(&rig, ["5", "5", "5"]);
 }
 
@@ -204,7 +262,10 @@ fn c54_hr58_readers_of_a_changing_skill_see_one_version_after_the_other_and_no_m
         "value=6\n".to_owned(),
     ];
     let put = |rig: &Rig, text: &str| {
-        rig.scene("lab", scene(&[("s", &json!({"f": text, "same": "same\n"}))]));
+        rig.scene(
+            "lab",
+            scene(&[("s", &json!({"f": text, "same": "same\n"}))]),
+        );
     };
     put(&rig, &versions[0]);
     rig.up(&["lab"], &[]);
@@ -244,7 +305,11 @@ fn c54_hr58_readers_of_a_changing_skill_see_one_version_after_the_other_and_no_m
             rig.in_state("lab/s", "changed");
             assert_eq!(keeper.fd(), ok(old), "held");
             rig.ask(&["refresh", "lab/s"]);
-            assert_eq!(fs::metadata(&path).unwrap().len(), new.len() as u64, "size new at once");
+            assert_eq!(
+                fs::metadata(&path).unwrap().len(),
+                new.len() as u64,
+                "size new at once"
+            );
             assert_eq!(rig.cat("lab/s/f"), ok(new), "content new at once");
             for (how, got) in [("fd", keeper.fd()), ("mapping", keeper.map())] {
                 let fine = got == ok(old) || matches!(got, Err("ESTALE" | "SIGBUS"));
@@ -257,7 +322,10 @@ fn c54_hr58_readers_of_a_changing_skill_see_one_version_after_the_other_and_no_m
         for reader in readers {
             let (seen, errors) = reader.join().unwrap().unwrap();
             let sorted = seen.windows(2).all(|w| w[0] < w[1]);
-            assert!(sorted && seen.last() == Some(&5), "never back to an older one: {seen:?}");
+            assert!(
+                sorted && seen.last() == Some(&5),
+                "never back to an older one: {seen:?}"
+            );
             let stale = Some(rustix::io::Errno::STALE.raw_os_error());
             assert!(errors.iter().all(|e| *e == stale), "{errors:?}");
         }
@@ -271,7 +339,10 @@ fn hold_reload_moves_when_the_skill_md_is_read_again_and_not_before() {
     // In `same`, SKILL.md stays and another file changes.
     let mut moved = version("2");
     moved["SKILL.md"] = json!(body("Second").replace("name: s", "name: a"));
-    rig.scene("lab", scene(&[("a", &version("1")), ("same", &version("1"))]));
+    rig.scene(
+        "lab",
+        scene(&[("a", &version("1")), ("same", &version("1"))]),
+    );
     rig.up(&["lab"], &["--hold", "reload"]);
     for s in ["a", "same"] {
         assert_eq!(rig.cat(&format!("lab/{s}/SKILL.md")), ok(&skill_md(s)));
@@ -282,21 +353,39 @@ fn hold_reload_moves_when_the_skill_md_is_read_again_and_not_before() {
     for s in ["a", "same"] {
         rig.in_state(&format!("lab/{s}"), "changed");
         assert_eq!(rig.cat(&format!("lab/{s}/x")), ok("x 1\n"), "{s}: as held");
-        assert_eq!(rig.cat(&format!("lab/{s}/y")), Err("ESTALE"), "{s}: not cached");
+        assert_eq!(
+            rig.cat(&format!("lab/{s}/y")),
+            Err("ESTALE"),
+            "{s}: not cached"
+        );
     }
     let new_md = moved["SKILL.md"].as_str().unwrap();
-    assert_eq!(fs::metadata(rig.path("lab/a/SKILL.md")).unwrap().len(), new_md.len() as u64);
+    assert_eq!(
+        fs::metadata(rig.path("lab/a/SKILL.md")).unwrap().len(),
+        new_md.len() as u64
+    );
     assert_eq!(rig.cat("lab/a/x"), ok("x 1\n"), "a stat is no load");
-    assert_eq!(rig.cat("lab/a/SKILL.md"), ok(new_md), "the new one is loaded");
+    assert_eq!(
+        rig.cat("lab/a/SKILL.md"),
+        ok(new_md),
+        "the new one is loaded"
+    );
     let moved = |rig: &Rig, s: &str| {
         until("all files to move", 2.0, || {
-            let both = (rig.cat(&format!("lab/{s}/x")), rig.cat(&format!("lab/{s}/y")));
+            let both = (
+                rig.cat(&format!("lab/{s}/x")),
+                rig.cat(&format!("lab/{s}/y")),
+            );
             both == (ok("x 2\n"), ok("y 2\n"))
         });
         rig.in_state(&format!("lab/{s}"), "held");
     };
     moved(&rig, "a");
-    assert_eq!(rig.cat("lab/same/x"), ok("x 1\n"), "another skill is not concerned");
+    assert_eq!(
+        rig.cat("lab/same/x"),
+        ok("x 1\n"),
+        "another skill is not concerned"
+    );
     assert_eq!(rig.cat("lab/same/SKILL.md"), ok(&skill_md("same")));
     moved(&rig, "same");
 }
@@ -306,7 +395,10 @@ fn hold_reload_moves_when_the_skill_md_is_read_again_and_not_before() {
 fn hold_reload_whoever_has_read_the_new_skill_md_reads_no_old_file_after_it() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, n: &str| {
-        rig.scene("lab", scene(&[("s", &json!({"SKILL.md": body(n), "x": format!("{n}\n")}))]));
+        rig.scene(
+            "lab",
+            scene(&[("s", &json!({"SKILL.md": body(n), "x": format!("{n}\n")}))]),
+        );
     };
     put(&rig, "1");
     rig.up(&["lab"], &["--hold", "reload"]);
@@ -327,10 +419,16 @@ fn hold_none_opens_no_window_and_follows_the_server() {
     rig.scene("lab", scene(&[("s", &json!({"x": "2\n", "new": "new\n"}))]));
     until("the new content", 10.0, || {
         let got = rig.cat("lab/s/x");
-        assert!(got == ok("1\n") || got == ok("2\n") || got == Err("ESTALE"), "{got:?}");
+        assert!(
+            got == ok("1\n") || got == ok("2\n") || got == Err("ESTALE"),
+            "{got:?}"
+        );
         got == ok("2\n")
     });
-    assert_eq!((rig.cat("lab/s/new"), rig.cat("lab/s/old")), (ok("new\n"), Err("ENOENT")));
+    assert_eq!(
+        (rig.cat("lab/s/new"), rig.cat("lab/s/old")),
+        (ok("new\n"), Err("ENOENT"))
+    );
     assert!(matches!(keeper.fd().as_deref(), Ok("1\n") | Err(&"ESTALE")));
     assert_eq!(rig.skill_status("lab/s")["state"], "listed");
     rig.scene("lab", scene(&[]));
@@ -345,7 +443,10 @@ fn hr76_a_damaged_journal_of_windows_is_a_warning_and_no_window() {
     rig.scene("lab", scene(&[("s", &json!({"x": "1\n"}))]));
     rig.scene("other", scene(&[("t", &json!({"x": "1\n"}))]));
     rig.up(&["lab", "other"], &[]);
-    assert_eq!((rig.cat("lab/s/x"), rig.cat("other/t/x")), (ok("1\n"), ok("1\n")));
+    assert_eq!(
+        (rig.cat("lab/s/x"), rig.cat("other/t/x")),
+        (ok("1\n"), ok("1\n"))
+    );
     rig.journalled(&[S, "skill://t/SKILL.md"]);
     rig.blob(b"1\n");
     rig.kill_daemon();
@@ -363,10 +464,17 @@ fn hr76_a_damaged_journal_of_windows_is_a_warning_and_no_window() {
     rig.scene("other", scene(&[("t", &json!({"x": "2\n"}))]));
     rig.up(&["lab", "other"], &[]);
     let words = rig.words();
-    assert!(words.contains("lab: windows-") && words.contains("damaged"), "{words}");
+    assert!(
+        words.contains("lab: windows-") && words.contains("damaged"),
+        "{words}"
+    );
     let new = |s: &Value| s["state"] == "listed" && s["changes"].is_null();
     rig.seen_as("lab/s", "unheld", new);
     assert_eq!(rig.cat("lab/s/x"), ok("2\n"));
     rig.in_state("other/t", "changed");
-    assert_eq!(rig.cat("other/t/x"), ok("1\n"), "the other one is still held");
+    assert_eq!(
+        rig.cat("other/t/x"),
+        ok("1\n"),
+        "the other one is still held"
+    );
 }
