@@ -285,8 +285,8 @@ fn hr17_hr46_hr47_hr48_a_skill_that_is_not_listed_is_added_by_its_uri_and_stays(
             "{uri}: {out:?}"
         );
     }
-    let out = rig.tell(&["add", "lab", "skill://dyn/SKILL.md"]);
-    assert_eq!(rig.cat("lab/dyn/SKILL.md").is_ok(), false, "{out:?}");
+    rig.tell(&["add", "lab", "skill://dyn/SKILL.md"]);
+    assert_eq!(rig.cat("lab/dyn/SKILL.md"), Err("EACCES"));
     // A whole listing without them is no word against them; nor is a restart of any kind.
     let lists = rig.seen("lab", "skills/list");
     crate::rig::until("another listing", 10.0, || {
@@ -333,4 +333,93 @@ fn skill_flags_that_make_no_sense_are_refused_before_anything_is_mounted() {
         );
     }
     assert!(mounts_at(rig.mount_point()).is_empty() && rig.log("lab", "start").is_empty());
+}
+
+#[test]
+#[ignore = "add prints the path of a skill that is declined right after it"]
+fn hr35_adding_a_dynamic_skill_fails_with_the_reason() {
+    let mut rig = Rig::new();
+    let dynamic = json!({"path": "dyn", "listed": false, "entry": {"resources": "dynamic"}});
+    rig.scene("lab", scene(vec![dynamic]));
+    rig.up(&["lab"], &[]);
+    let out = rig.tell(&["add", "lab", "skill://dyn/SKILL.md"]);
+    assert!(
+        out.code == Some(1) && out.out.is_empty() && out.err.contains("dynamic"),
+        "{out:?}"
+    );
+}
+
+#[test]
+fn c09_c10_c12_names_are_taken_to_the_byte_and_hidden_files_are_files() {
+    let mut rig = Rig::new();
+    let named = |path: &str, name: &str| json!({"path": path, "files": {"SKILL.md": skill_md(name), "x": format!("{path}\n")}});
+    let both = skill(
+        "both",
+        json!({"skill.md": "lower\n", "Docs/a.md": "upper\n", "docs/a.md": "low\n"}),
+    );
+    let low = json!({"uri": "skill://low/skill.md", "frontmatter": {"name": "low", "description": "d"}, "resources": []});
+    let dots =
+        json!({".env.example": "e\n", ".git/config": "g\n", ".DS_Store": "d\n", "a/.keep": ""});
+    let mut scene = scene(vec![
+        named("react-rules", "acme-react-rules"),
+        named("omar", "Omar"),
+        named("a_b", "a_b"),
+        named("x--y", "x--y"),
+        both,
+        skill("dots", dots),
+        skill("good", json!({"x": "good\n"})),
+    ]);
+    scene["entries"] = json!([low]);
+    rig.scene("lab", scene);
+    rig.up(&["lab"], &[]);
+    for (path, name) in [("react-rules", "acme-react-rules"), ("omar", "Omar")] {
+        assert_eq!(
+            rig.cat(&format!("lab/{path}/SKILL.md")),
+            Err("EACCES"),
+            "C-09"
+        );
+        let why = rig.declined("lab", &format!("skill://{path}/SKILL.md"));
+        assert!(why.contains(path) && why.contains(name), "C-09: {why}");
+    }
+    // They break the rules for names, not the identity: they load, and a warning says so.
+    for path in ["a_b", "x--y"] {
+        assert_eq!(
+            rig.cat(&format!("lab/{path}/x")),
+            ok(&format!("{path}\n")),
+            "C-09"
+        );
+        let status = rig.skill_status(&format!("lab/{path}"));
+        assert!(status["warnings"][0].is_string(), "C-09: {status}");
+    }
+    assert!(
+        rig.declined("lab", "skill://low/skill.md")
+            .contains("SKILL.md"),
+        "C-10"
+    );
+    for (file, text) in [
+        ("SKILL.md", &*skill_md("both")),
+        ("skill.md", "lower\n"),
+        ("Docs/a.md", "upper\n"),
+        ("docs/a.md", "low\n"),
+    ] {
+        assert_eq!(
+            rig.cat(&format!("lab/both/{file}")),
+            ok(text),
+            "C-10: {file}"
+        );
+    }
+    assert_eq!(rig.cat("lab/both/Skill.md"), Err("ENOENT"), "C-10");
+    let hidden = rig
+        .sh("cd $M/lab/dots && find . -type f | sort | tr '\n' ' '")
+        .good();
+    assert_eq!(
+        hidden, "./.DS_Store ./.env.example ./.git/config ./SKILL.md ./a/.keep ",
+        "C-12"
+    );
+    assert_eq!(
+        (rig.cat("lab/dots/a/.keep"), rig.cat("lab/dots/.git/config")),
+        (ok(""), ok("g\n")),
+        "C-12"
+    );
+    assert_eq!(rig.cat("lab/good/x"), ok("good\n"));
 }

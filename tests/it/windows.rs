@@ -249,28 +249,25 @@ fn hr72_release_refresh_of_a_label_a_clean_unmount_and_a_new_session_end_windows
     reads(&rig, ["5", "5", "5"]);
 }
 
-#[test]
-fn c54_hr58_readers_of_a_changing_skill_see_one_version_after_the_other_and_no_mix() {
-    let mut rig = Rig::new();
-    let big = |c: &str| c.repeat(300_000);
-    let versions = [
-        "value=1\n".to_owned(),
-        "value=2\n".to_owned(),
-        format!("{}\n", "value=3 ".repeat(2000)),
-        big("4"),
-        big("5"),
-        "value=6\n".to_owned(),
-    ];
+/// Runs readers of a file through its versions: none may see anything but them, or go back.
+fn readers_see_one_version_after_the_other(rig: &mut Rig, flags: &[&str], versions: &[String]) {
+    let each = !flags.is_empty();
     let put = |rig: &Rig, text: &str| {
         rig.scene(
             "lab",
             scene(&[("s", &json!({"f": text, "same": "same\n"}))]),
         );
     };
-    put(&rig, &versions[0]);
-    rig.up(&["lab"], &[]);
-    assert_eq!(rig.cat("lab/s/f"), ok(&versions[0]));
-    assert_eq!(rig.cat("lab/s/same"), ok("same\n"));
+    let (first, last) = (&versions[0], versions.len() - 1);
+    put(rig, first);
+    rig.up(&["lab"], flags);
+    if each {
+        rig.approve("lab/s");
+    }
+    assert_eq!(
+        (rig.cat("lab/s/f"), rig.cat("lab/s/same")),
+        (ok(first), ok("same\n"))
+    );
     let hashes: Vec<String> = versions.iter().map(|v| sha256(v.as_bytes())).collect();
     let (path, end) = (rig.path("lab/s/f"), AtomicBool::new(false));
     struct Ends<'a>(&'a AtomicBool);
@@ -301,15 +298,21 @@ fn c54_hr58_readers_of_a_changing_skill_see_one_version_after_the_other_and_no_m
         let readers: Vec<_> = (0..8).map(|_| scope.spawn(read)).collect();
         for (old, new) in versions.iter().zip(&versions[1..]) {
             let mut keeper = rig.keep("lab/s/f");
-            put(&rig, new);
-            rig.in_state("lab/s", "changed");
-            assert_eq!(keeper.fd(), ok(old), "held");
-            rig.ask(&["refresh", "lab/s"]);
-            assert_eq!(
-                fs::metadata(&path).unwrap().len(),
-                new.len() as u64,
-                "size new at once"
-            );
+            put(rig, new);
+            if each {
+                rig.in_state("lab/s", "changed, needs-approval");
+                assert_eq!(
+                    (keeper.fd(), rig.cat("lab/s/f")),
+                    (Err("ESTALE"), Err("ESTALE"))
+                );
+                rig.approve("lab/s");
+            } else {
+                rig.in_state("lab/s", "changed");
+                assert_eq!(keeper.fd(), ok(old), "held");
+                rig.ask(&["refresh", "lab/s"]);
+            }
+            let size = fs::metadata(&path).unwrap().len();
+            assert_eq!(size, new.len() as u64, "size new at once");
             assert_eq!(rig.cat("lab/s/f"), ok(new), "content new at once");
             for (how, got) in [("fd", keeper.fd()), ("mapping", keeper.map())] {
                 let fine = got == ok(old) || matches!(got, Err("ESTALE" | "SIGBUS"));
@@ -317,19 +320,36 @@ fn c54_hr58_readers_of_a_changing_skill_see_one_version_after_the_other_and_no_m
             }
             rig.in_state("lab/s", "held");
         }
-        std::thread::sleep(Duration::from_millis(100));
+        // For each of them to see the last one.
+        std::thread::sleep(Duration::from_millis(300));
         drop(ends);
         for reader in readers {
             let (seen, errors) = reader.join().unwrap().unwrap();
             let sorted = seen.windows(2).all(|w| w[0] < w[1]);
             assert!(
-                sorted && seen.last() == Some(&5),
+                sorted && seen.last() == Some(&last),
                 "never back to an older one: {seen:?}"
             );
             let stale = Some(rustix::io::Errno::STALE.raw_os_error());
             assert!(errors.iter().all(|e| *e == stale), "{errors:?}");
         }
     });
+}
+
+#[test]
+fn c54_hr58_readers_of_a_changing_skill_see_one_version_after_the_other_and_no_mix() {
+    let big = |c: &str| c.repeat(300_000);
+    let versions = [
+        "value=1\n".to_owned(),
+        "value=2\n".to_owned(),
+        format!("{}\n", "value=3 ".repeat(2000)),
+        big("4"),
+        big("5"),
+        "value=6\n".to_owned(),
+    ];
+    readers_see_one_version_after_the_other(&mut Rig::new(), &[], &versions);
+    let each = &["--approval", "each"];
+    readers_see_one_version_after_the_other(&mut Rig::new(), each, &versions[..3]);
 }
 
 #[test]
