@@ -1011,3 +1011,23 @@ fn an_approval_that_cannot_be_stored_says_so() {
     );
     fs::remove_dir_all(&blocked).unwrap();
 }
+
+#[test]
+#[ignore = "the outer skill, which may be read, lists the same files"]
+fn hr112_revoking_a_nested_skill_takes_its_files_away_or_says_that_it_does_not() {
+    let mut rig = Rig::new();
+    let outer = json!({"inner/SKILL.md": skill_md("inner"), "inner/x": "x\n"});
+    rig.scene(
+        "lab",
+        scene(vec![
+            skill("out", outer),
+            skill("out/inner", json!({"x": "x\n"})),
+        ]),
+    );
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/out/inner/x"), ok("x\n"));
+    let said = rig.ask(&["revoke", "lab/out/inner"]);
+    if rig.cat("lab/out/inner/x").is_ok() {
+        assert!(said.contains("lab/out "), "{said}");
+    }
+}

@@ -713,3 +713,70 @@ fn the_mount_may_be_said_before_the_command() {
     let mount = rig.mount_point().display().to_string();
     rig.cli(&["--mount", &mount, "list"]).good();
 }
+
+#[test]
+fn a_refresh_that_fails_says_why_and_changes_nothing() {
+    let mut rig = Rig::new();
+    let put = |rig: &Rig, x: &str, rules: Value| {
+        rig.scene(
+            "lab",
+            json!({"skills": [skill("s", json!({"x": x}))], "ttlMs": 3_600_000, "rules": rules}),
+        );
+    };
+    put(&rig, "1\n", json!([]));
+    rig.up(&["lab"], &["--timeout", "1"]);
+    assert_eq!(rig.cat("lab/s/x"), ok("1\n"));
+    let error = json!({"code": -32603, "message": "not today"});
+    for (rules, target, word) in [
+        (
+            json!([{"method": "skills/get", "error": error}]),
+            "lab/s",
+            "not today",
+        ),
+        (
+            json!([{"method": "skills/list", "error": error}]),
+            "lab",
+            "not today",
+        ),
+        (json!([{"method": "skills/get", "hang": true}]), "lab/s", ""),
+    ] {
+        put(&rig, "2\n", rules);
+        let out = rig.tell(&["refresh", target]);
+        assert!(
+            out.code == Some(1) && out.err.contains(word) && !out.err.is_empty(),
+            "{target}: {out:?}"
+        );
+        assert_eq!(rig.cat("lab/s/x"), ok("1\n"), "{target}");
+        assert_eq!(rig.skill_status("lab/s")["state"], "held", "{target}");
+    }
+    put(&rig, "2\n", json!([]));
+    assert!(rig.ask(&["refresh", "lab/s"]).contains("1 rotated"));
+    assert_eq!(rig.cat("lab/s/x"), ok("2\n"));
+    // It may turn out to be something else altogether.
+    rig.scene(
+        "lab",
+        json!({"skills": [{"path": "s", "entry": {"resources": "dynamic"}}]}),
+    );
+    let said = rig.ask(&["refresh", "lab/s"]);
+    assert_eq!(rig.cat("lab/s/SKILL.md"), Err("EACCES"), "{said}");
+    rig.scene("lab", json!({}));
+    assert!(rig.ask(&["refresh", "lab/s"]).contains("no longer serves"));
+    assert_eq!(rig.ls("lab"), Ok(vec![]));
+}
+
+#[test]
+#[ignore = "only status and gate resolve a path first"]
+fn skills_are_named_by_relative_paths_and_through_links_too() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    rig.up(&["lab"], &[]);
+    std::os::unix::fs::symlink(rig.mount_point(), rig.dir().join("link")).unwrap();
+    for line in [
+        "cd $M/lab/s && B show .",
+        "cd $M/lab && B diff s",
+        "B show link/lab/s",
+        "B release $PWD/link/lab/s",
+    ] {
+        rig.sh(&line.replace("B ", &format!("{BIN} "))).good();
+    }
+}

@@ -423,3 +423,40 @@ fn c09_c10_c12_names_are_taken_to_the_byte_and_hidden_files_are_files() {
     );
     assert_eq!(rig.cat("lab/good/x"), ok("good\n"));
 }
+
+#[test]
+#[ignore = "a label's refresh takes the listing alone"]
+fn hr47_refresh_of_a_label_moves_its_unlisted_skills_too() {
+    let mut rig = Rig::new();
+    let put = |rig: &Rig, x: &str| {
+        rig.scene(
+            "lab",
+            scene(vec![
+                json!({"path": "s", "files": {"x": x}, "listed": false}),
+            ]),
+        );
+    };
+    put(&rig, "1\n");
+    rig.up(&["lab"], &[]);
+    rig.ask(&["add", "lab", "skill://s/SKILL.md"]);
+    assert_eq!(rig.cat("lab/s/x"), ok("1\n"));
+    put(&rig, "2\n");
+    rig.ask(&["refresh", "lab"]);
+    assert_eq!(rig.cat("lab/s/x"), ok("2\n"));
+}
+
+#[test]
+#[ignore = "forget and the cache commands know the usual cache directory alone"]
+fn hr86_forget_reaches_a_cache_that_was_kept_elsewhere() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    let elsewhere = rig.dir().join("elsewhere");
+    let flags = ["--cache-dir", &*elsewhere.display().to_string()];
+    rig.up(&["lab"], &flags);
+    assert_eq!(rig.cat("lab/s/x"), ok("x\n"));
+    let find = "find elsewhere -type f";
+    crate::rig::until("a copy", 5.0, || !rig.sh(find).good().is_empty());
+    rig.stop();
+    rig.cli(&["forget", "lab"]).good();
+    assert_eq!(rig.sh(find).good(), "");
+}
