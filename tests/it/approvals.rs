@@ -1,6 +1,6 @@
 //! Approvals: bound to one exact set, lost when it moves, never gained by damage or by accident.
 
-use crate::rig::{BIN, Content, Rig, mounts_at, ok, run, skill, skill_md, until};
+use crate::rig::{BIN, Content, Rig, mounts_at, ok, run, skill, skill_md, until, wait};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -995,11 +995,10 @@ fn an_approval_that_cannot_be_stored_says_so() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
     rig.up(&["lab"], EACH);
-    let states = rig.stored("state").into_iter().map(|(p, _)| p);
-    let listing = states
-        .into_iter()
-        .find(|p| p.ends_with("listing.json"))
-        .unwrap();
+    let listing = wait("a stored listing", 5.0, || {
+        let files = rig.stored("state").into_iter().map(|(p, _)| p);
+        files.into_iter().find(|p| p.ends_with("listing.json"))
+    });
     // A directory where the file should be: nobody can write it, not even root.
     let blocked = listing.with_file_name("verdicts.json");
     fs::create_dir_all(blocked.join("x")).unwrap();
