@@ -874,6 +874,8 @@ impl Rig {
             let _ = self.ls(label);
             let status = self.skill_status(path);
             if is(&status) {
+                // The status knows it a moment before the tree shows it and the kernel is told.
+                std::thread::sleep(Duration::from_millis(30));
                 return status;
             }
             assert!(Instant::now() < end, "{path} is not {what}: {status:#}");
