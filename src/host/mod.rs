@@ -9,7 +9,8 @@
 //! - [`Host::read`] answers with [`Verified`] bytes of the inode asked for, or with an error; an
 //!   inode that is no longer in the tree is stale, never another file.
 //! - Nothing is fetched but the file that somebody reads (HR-78, HR-79).
-//! - At most one lock is held at a time, and none across I/O or a message to the kernel.
+//! - At most one lock is held at a time, and none across I/O or a message to the kernel; but for
+//!   the turn of who stores a server's state, which is there for that.
 
 pub mod command;
 mod flight;
@@ -128,6 +129,9 @@ struct Slot {
     now: Mutex<Now>,
     /// Told when the journal of the windows is no longer what is on disk.
     windows_due: Notify,
+    /// Held while listing and verdicts are stored: what was taken first is stored first, and who
+    /// finds nothing to store knows that it is on disk.
+    storing: Mutex<()>,
 }
 
 /// What is known of a server at this moment.
@@ -259,6 +263,7 @@ impl Host {
                 source: OnceLock::new(),
                 now: Mutex::new(now_of),
                 windows_due: Notify::new(),
+                storing: Mutex::default(),
             });
         }
         let ours = Arc::new(Branch::of_texts(&Default::default(), None, now));
@@ -940,6 +945,7 @@ impl Host {
     pub fn keep_now(&self, slot: u16) -> Option<std::io::Result<()>> {
         let s = self.slot(slot)?;
         let state = s.server.state.as_ref()?;
+        let _turn = s.storing.lock();
         let tree = self.tree();
         let seen = match tree.view(slot) {
             Some(View::Listed(branch)) => branch.seen(),
@@ -1110,11 +1116,17 @@ impl Now {
             .map(|e| (Arc::clone(&e.uri), e))
             .collect();
         let uris: BTreeSet<Arc<str>> = held.keys().chain(stored.verdicts.keys()).cloned().collect();
+        let mut unsaved = Verdicts::new();
         for uri in uris {
             let skill = skills
                 .entry(Arc::clone(&uri))
                 .or_insert_with(|| Skill::new(Known::Withdrawn, Origin::Listed));
-            skill.restore(held.remove(&uri), stored.verdicts.get(&uri).copied());
+            let before = stored.verdicts.get(&uri).copied();
+            skill.restore(held.remove(&uri), before);
+            // An approval that has lapsed meanwhile must not come back with the next run.
+            if let Some(verdict) = skill.verdict().filter(|v| Some(*v) != before) {
+                unsaved.insert(uri, verdict);
+            }
         }
         Self {
             link: Link::Starting,
@@ -1128,7 +1140,7 @@ impl Now {
             beyond: Beyond::default(),
             retrieved: HashMap::new(),
             walked: walk::Walked::default(),
-            unsaved: Verdicts::new(),
+            unsaved,
         }
     }
 
