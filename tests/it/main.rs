@@ -26,6 +26,7 @@ mod nonroot;
 mod protocol;
 mod real_servers;
 mod rig;
+mod semantics;
 mod spec_example;
 mod verification;
 mod windows;
