@@ -39,6 +39,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc as std_mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+/// The clock by which listings and failures age: one that a test can let pass.
+use tokio::time::Instant as Tick;
 
 /// A label's listing counts as fresh for at least this long, whatever its server says.
 const MIN_TTL: Duration = Duration::from_secs(1);
@@ -91,7 +93,7 @@ pub struct Host {
     flights: Flights<(Key, Arc<str>, From), Result<Verified, ReadError>>,
     /// Reads that failed a moment ago, by their URI as well: what one URI gave says nothing of
     /// another that promises the same bytes.
-    memo: Mutex<HashMap<Failed, (Instant, ReadError)>>,
+    memo: Mutex<HashMap<Failed, (Tick, ReadError)>>,
     refusals: Mutex<Refusals>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
@@ -131,7 +133,7 @@ struct Now {
 
 struct ListingNow {
     /// None for a listing of an earlier run.
-    at: Option<Instant>,
+    at: Option<Tick>,
     ttl: Duration,
     truncated: Option<String>,
 }
@@ -431,7 +433,7 @@ impl Host {
                 let mut memo = self.memo.lock();
                 memo.retain(|_, (at, _)| at.elapsed() < MEMO);
                 let uri = Arc::clone(&file.expected.uri);
-                memo.insert((file.key, uri), (Instant::now(), *e));
+                memo.insert((file.key, uri), (Tick::now(), *e));
             }
         }
         result
@@ -696,7 +698,7 @@ impl Host {
                     now.since = Instant::now();
                     if no_skills && now.listing.is_none() {
                         // It answered, and it serves no skills: that is an empty listing.
-                        let (at, ttl) = (Some(Instant::now()), MAX_TTL);
+                        let (at, ttl) = (Some(Tick::now()), MAX_TTL);
                         now.listing = Some(ListingNow {
                             at,
                             ttl,
@@ -1034,7 +1036,7 @@ impl Now {
         }
         self.forget_gone();
         self.listing = Some(ListingNow {
-            at: Some(Instant::now()),
+            at: Some(Tick::now()),
             ttl,
             truncated,
         });
