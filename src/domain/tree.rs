@@ -19,7 +19,7 @@
 
 use super::manifest::{Content, Declined, Reason};
 use super::name::{Label, RelPath, SKILL_MD};
-use super::skill::{Claim, Consent, Decision, Role, Shown, Window, decide, identity};
+use super::skill::{Claim, Consent, Decision, Role, Shown, Standing, Window, decide, identity};
 use super::verify::Verified;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -941,33 +941,60 @@ fn branch_changes(old: &Arc<Branch>, new: &Arc<Branch>, out: &mut Vec<Change>) {
     if let (Some(a), Some(b)) = (old.root(), new.root()) {
         dir_changes((old, a), (new, b), out);
     }
-    // Only the files of a skill whose standing or window moved can need their pages dropped.
-    let before: HashMap<&str, &Shown> = old.skills().map(|s| (&*s.entry.uri, &**s)).collect();
-    let moved: HashSet<&str> = new
+    lost_pages(old, new, out);
+    // Only the files of a skill whose standing or window moved, or that is gone, can need their
+    // pages dropped.
+    let after: HashMap<&str, &Shown> = new.skills().map(|s| (&*s.entry.uri, &**s)).collect();
+    let state = |s: &Shown| (s.standing, s.window);
+    let moved: HashSet<&str> = old
         .skills()
-        .filter(|s| {
-            let was = before.get(&*s.entry.uri);
-            was.is_some_and(|b| (b.standing, b.window) != (s.standing, s.window))
-        })
+        .filter(|s| after.get(&*s.entry.uri).map(|a| state(a)) != Some(state(s)))
         .map(|s| &*s.entry.uri)
         .collect();
     if moved.is_empty() {
         return;
     }
-    for node in &new.nodes {
-        let now = new.claims(node);
-        if now.iter().any(|c| moved.contains(&*c.shown.entry.uri))
-            && let Some(then) = old.by_ino(node.ino)
-            && must_drop(&old.claims(then), &now)
+    for node in &old.nodes {
+        let then = old.claims(node);
+        // A skill that went its way may list the file no longer.
+        if then.iter().any(|c| moved.contains(&*c.shown.entry.uri))
+            && let Some(now) = new.by_ino(node.ino)
+            && must_drop(&then, &new.claims(now))
         {
             out.push(Change::Pages(node.ino));
         }
     }
 }
 
+/// A file that is gone stays in the kernel's pages, whole, for whoever has it open; it goes from
+/// them when the right to read it went at the same time.
+fn lost_pages(old: &Branch, new: &Branch, out: &mut Vec<Change>) {
+    let declined = new.declined.iter().filter_map(|d| d.uri.as_deref());
+    let mut rights: HashMap<&str, bool> = declined.map(|uri| (uri, false)).collect();
+    let readable = |s: &Arc<Shown>| s.standing == Standing::Open;
+    rights.extend(new.skills().map(|s| (&*s.entry.uri, readable(s))));
+    if rights.values().all(|readable| *readable) {
+        return;
+    }
+    for node in &old.nodes {
+        if !matches!(node.body, Body::Skill(..)) || new.by_ino(node.ino).is_some() {
+            continue;
+        }
+        let claims = old.claims(node);
+        // A skill that the server withdrew took no right away.
+        let right = |c: &Claim| *rights.get(&*c.entry.uri).unwrap_or(&true);
+        if serves(&claims) && !claims.iter().any(right) {
+            out.push(Change::Pages(node.ino));
+        }
+    }
+}
+
+fn serves(claims: &[Claim]) -> bool {
+    matches!(decide(claims), Some(Decision::Serve(..)))
+}
+
 /// Whether what was read before must not be read from the kernel's pages now.
 fn must_drop(before: &[Claim], now: &[Claim]) -> bool {
-    let serves = |claims| matches!(decide(claims), Some(Decision::Serve(..)));
     let open = |claims: &[Claim]| claims.iter().any(|c| c.shown.window != Window::Closed);
     serves(before) && (!serves(now) || (open(before) && !open(now)))
 }
@@ -1039,7 +1066,7 @@ mod tests {
     use super::*;
     use crate::domain::digest::Digest;
     use crate::domain::manifest::Entry;
-    use crate::domain::skill::{Known, Origin, Policy, Skill, Standing};
+    use crate::domain::skill::{Known, Origin, Policy, Skill};
     use crate::domain::verify::{Expected, Untrusted, verify};
     use proptest::prelude::*;
     use serde_json::json;
