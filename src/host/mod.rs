@@ -19,6 +19,7 @@ pub mod report;
 
 pub use refusal::{ReadError, Refusal};
 
+use crate::domain::digest::Digest;
 use crate::domain::manifest::{Declined, Entry, SetId};
 use crate::domain::name::Label;
 use crate::domain::skill::{
@@ -90,10 +91,10 @@ pub struct Host {
     policy: Policy,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
-    flights: Flights<(Key, Arc<str>, From), Result<Verified, ReadError>>,
-    /// Reads that failed a moment ago, by their URI as well: what one URI gave says nothing of
-    /// another that promises the same bytes.
-    memo: Mutex<HashMap<Failed, (Tick, ReadError)>>,
+    flights: Flights<(Asked, From), Result<Verified, ReadError>>,
+    /// Reads that failed a moment ago. What one URI gave says nothing of another that promises
+    /// the same bytes.
+    memo: Mutex<HashMap<Asked, (Tick, ReadError)>>,
     refusals: Mutex<Refusals>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
@@ -104,8 +105,9 @@ pub struct Host {
     started: SystemTime,
 }
 
-/// A read that failed: what was expected, at which URI.
-type Failed = (Key, Arc<str>);
+/// What a read asks for: at which server and URI, with which digest and frontmatter; without
+/// these while entries disagree on them.
+type Asked = (u16, Arc<str>, Option<(Digest, Option<Digest>)>);
 
 struct Slot {
     server: Server,
@@ -305,17 +307,19 @@ impl Host {
 
     /// The content of a file, if it can be had without waiting for anything.
     pub fn read_now(&self, ino: u64) -> Option<Result<Verified, ReadError>> {
-        let file = match self.resolve(ino) {
+        let asked = match self.resolve(ino) {
             Err(e) => return Some(Err(e)),
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
-            Ok(Resolved::Disputed(_)) => return None,
-            Ok(Resolved::File(file)) => file,
+            Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
+            Ok(Resolved::File(file)) => {
+                if let Some(bytes) = self.memory.get(&file.key) {
+                    return Some(self.admit(&file, bytes));
+                }
+                file.asked()
+            }
         };
-        if let Some(bytes) = self.memory.get(&file.key) {
-            return Some(self.admit(&file, bytes));
-        }
         let memo = self.memo.lock();
-        memo.get(&(file.key, file.expected.uri))
+        memo.get(&asked)
             .filter(|(at, _)| at.elapsed() < MEMO)
             .map(|(_, e)| Err(*e))
     }
@@ -332,11 +336,17 @@ impl Host {
         let file = match self.resolve(ino)? {
             Resolved::Text(text) => return Ok(text),
             Resolved::File(file) => file,
-            Resolved::Disputed(claims) => return self.settle_dispute(ino, &claims).await,
+            Resolved::Disputed(claims) => {
+                let host = Arc::clone(self);
+                let asked = in_dispute(ino, &claims);
+                let settle = move || async move { Err(host.settle_dispute(ino, &claims).await) };
+                let result = self.flights.join((asked, From::Anywhere), settle).await;
+                return result.unwrap_or(Err(ReadError::Internal));
+            }
         };
         let path = self.tree().path(ino).unwrap_or_default();
-        let (key, uri) = (file.key, Arc::clone(&file.expected.uri));
-        let flight = (key, uri, file.from);
+        let key = file.key;
+        let flight = (file.asked(), file.from);
         let host = Arc::clone(self);
         let fetch = move || async move { host.fetch(path, file).await };
         let result = self
@@ -429,14 +439,15 @@ impl Host {
         let result = self.fetch_once(&path, &file).await;
         match &result {
             Ok(bytes) => self.memory.put(file.key, bytes.clone()),
-            Err(e) => {
-                let mut memo = self.memo.lock();
-                memo.retain(|_, (at, _)| at.elapsed() < MEMO);
-                let uri = Arc::clone(&file.expected.uri);
-                memo.insert((file.key, uri), (Tick::now(), *e));
-            }
+            Err(e) => self.remember(file.asked(), *e),
         }
         result
+    }
+
+    fn remember(&self, asked: Asked, e: ReadError) {
+        let mut memo = self.memo.lock();
+        memo.retain(|_, (at, _)| at.elapsed() < MEMO);
+        memo.insert(asked, (Tick::now(), e));
     }
 
     async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
@@ -548,11 +559,7 @@ impl Host {
 
     /// Two entries disagree on a file: asks for both, once; only if they still disagree the
     /// file fails (HR-37).
-    async fn settle_dispute(
-        self: &Arc<Self>,
-        ino: u64,
-        claims: &[Claim],
-    ) -> Result<Verified, ReadError> {
+    async fn settle_dispute(&self, ino: u64, claims: &[Claim]) -> ReadError {
         let slot = Tree::slot_of(ino);
         let path = self.tree().path(ino).unwrap_or_default();
         let changed = self
@@ -561,7 +568,8 @@ impl Host {
         let refusal = Refusal::disputed(&path, claims, changed);
         let error = refusal.error;
         self.refuse(slot, refusal);
-        Err(error)
+        self.remember(in_dispute(ino, claims), error);
+        error
     }
 
     fn refuse(&self, slot: u16, refusal: Refusal) {
@@ -750,7 +758,7 @@ impl Host {
         let branch = Branch::of_skills(slot, shown, declined, previous, &seen, unix_now());
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
-        self.memo.lock().retain(|((of, ..), _), _| *of != slot);
+        self.memo.lock().retain(|(of, ..), _| *of != slot);
     }
 
     /// Puts the next tree in place and tells the kernel what differs. Only the writer and its
@@ -1082,6 +1090,18 @@ struct File {
     /// The entries that reading it loads.
     loads: Vec<Arc<Entry>>,
     claims: Vec<Claim>,
+}
+
+impl File {
+    fn asked(&self) -> Asked {
+        let (slot, digest, front) = self.key;
+        (slot, Arc::clone(&self.expected.uri), Some((digest, front)))
+    }
+}
+
+fn in_dispute(ino: u64, claims: &[Claim]) -> Asked {
+    let uri = claims.first().map(|c| Arc::clone(&c.file.uri));
+    (Tree::slot_of(ino), uri.unwrap_or_else(|| "".into()), None)
 }
 
 /// What an inode is, under the entries in force.
