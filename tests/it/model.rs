@@ -395,8 +395,9 @@ enum Standing {
     Revoked,
 }
 
-/// What the bytes of a file must be: where, which body, under which description.
-type Expected = (F, Body, Option<&'static str>);
+/// What the bytes of a file must be: which body, under which description.
+type Got = Result<Body, ReadError>;
+type Expected = (Body, Option<&'static str>);
 
 /// One shown entry's word on a file.
 #[derive(Debug, Clone)]
@@ -424,7 +425,7 @@ struct Model {
     /// On disk, and whether it is as it was written.
     disk: BTreeMap<Digest, bool>,
     /// Failures that are answered again for a moment.
-    memo: Vec<(Expected, ReadError)>,
+    memo: Vec<(F, Option<Expected>, ReadError)>,
     /// The last listing: its word in the status, and when it came.
     listing: Option<(&'static str, Option<Instant>)>,
     link: &'static str,
@@ -486,14 +487,10 @@ impl Model {
     /// The sizes that may be shown of a file: one, or those in dispute.
     fn sizes(&self, file: F, policy: Policy) -> BTreeSet<u64> {
         let claims = self.claims(file, policy);
-        let open: Vec<&Claim> = claims
-            .iter()
-            .filter(|c| c.standing == Standing::Open)
-            .collect();
-        let judged = if open.is_empty() {
-            claims.iter().collect()
-        } else {
-            open
+        let open = readable(&claims);
+        let judged = match open.is_empty() {
+            true => claims.iter().collect(),
+            false => open,
         };
         binding(&judged)
             .iter()
@@ -502,78 +499,72 @@ impl Model {
     }
 
     /// Reads a file that is shown.
-    fn read(
-        &mut self,
-        file: F,
-        policy: Policy,
-        server: &Server,
-    ) -> (Result<Body, ReadError>, Wire) {
-        let mut wire = Wire::default();
+    fn read(&mut self, file: F, policy: Policy, server: &Server, wire: &mut Wire) -> Got {
         let claims = self.claims(file, policy);
-        let open: Vec<&Claim> = claims
-            .iter()
-            .filter(|c| c.standing == Standing::Open)
-            .collect();
-        let Some(first) = binding(&open).first().copied() else {
+        let open = readable(&claims);
+        let bound = binding(&open);
+        let Some(first) = bound.first() else {
             let lapsed = claims.iter().any(|c| c.standing == Standing::Lapsed);
-            return (
-                Err(if lapsed {
-                    ReadError::Stale
-                } else {
-                    ReadError::Denied
-                }),
-                wire,
-            );
+            let e = [ReadError::Denied, ReadError::Stale][usize::from(lapsed)];
+            return Err(e);
         };
-        if binding(&open).iter().any(|c| c.row != first.row) {
-            return (Err(self.recheck(&claims, server, &mut wire)), wire);
-        }
         let front = open.iter().find(|c| c.own).map(|c| c.entry.description());
-        let true_front = front.is_none_or(|d| d == describe(first.row));
-        let (digest, expected) = (file.digest(first.row), (file, first.row, front));
-        if !self.memory.contains(&(digest, front)) {
-            if let Some((_, e)) = self.memo.iter().find(|(of, _)| *of == expected) {
-                return (Err(*e), wire);
+        let agreed = bound.iter().all(|c| c.row == first.row);
+        let want = agreed.then_some((first.row, front));
+        let checked = (file.digest(first.row), front);
+        if !agreed || !self.memory.contains(&checked) {
+            let same = |(f, w, _): &&(F, Option<Expected>, _)| (*f, *w) == (file, want);
+            if let Some((.., e)) = self.memo.iter().find(same) {
+                return Err(*e);
             }
-            if self.disk.get(&digest) == Some(&false) {
-                self.disk.remove(&digest);
+            let frozen = bound.iter().any(|c| c.frozen);
+            let fetched = match want {
+                None => Err(self.recheck(&claims, server, wire)),
+                Some(want) => self.fetch(file, want, frozen, &claims, server, wire),
+            };
+            if let Err(e) = fetched {
+                self.memo.push((file, want, e));
+                return Err(e);
             }
-            if !(self.disk.contains_key(&digest) && true_front) {
-                let frozen = binding(&open).iter().any(|c| c.frozen);
-                if let Err(e) = if frozen {
-                    Err(ReadError::Stale)
-                } else {
-                    self.fetch(&claims, expected, true_front, server, &mut wire)
-                } {
-                    self.memo.push((expected, e));
-                    return (Err(e), wire);
-                }
-                self.disk.insert(digest, true);
-            }
-            self.memory.insert((digest, front));
+            self.memory.insert(checked);
         }
-        if policy.hold != Hold::None {
-            for claim in open.iter().filter(|c| c.row == first.row) {
+        for claim in open.iter().filter(|c| c.row == first.row) {
+            if policy.hold != Hold::None {
                 self.held.insert(claim.entry.skill, claim.entry.clone());
             }
         }
-        (Ok(first.row), wire)
+        Ok(first.row)
     }
 
+    /// Has the bytes from the disk or, unless frozen, from the server.
     fn fetch(
         &mut self,
+        file: F,
+        (body, front): Expected,
+        frozen: bool,
         claims: &[Claim],
-        (file, body, _): Expected,
-        true_front: bool,
         server: &Server,
         wire: &mut Wire,
     ) -> Result<(), ReadError> {
+        let digest = file.digest(body);
+        let fits = front.is_none_or(|d| d == describe(body));
+        match self.disk.get(&digest) {
+            Some(true) if fits => return Ok(()),
+            Some(false) => drop(self.disk.remove(&digest)),
+            _ => {}
+        }
+        if frozen {
+            return Err(ReadError::Stale);
+        }
         if !server.up {
             return Err(ReadError::Down);
         }
         wire.reads.push(file);
         match server.serve(file) {
-            Ok(bytes) if bytes == file.bytes(body) && true_front => Ok(()),
+            Ok(bytes) if bytes == file.bytes(body) && fits => {
+                self.disk.insert(digest, true);
+                Ok(())
+            }
             Err(SourceError::TimedOut(_)) => Err(ReadError::TimedOut),
             _ => Err(self.recheck(claims, server, wire)),
         }
@@ -590,6 +581,7 @@ impl Model {
             self.publish(skill, word);
         }
         if changed {
+            self.memo.clear();
             ReadError::Stale
         } else {
             ReadError::Contradiction
@@ -674,6 +666,12 @@ impl Model {
             Standing::Open => "changed",
         }
     }
+}
+
+/// The claims of skills that may be read.
+fn readable(claims: &[Claim]) -> Vec<&Claim> {
+    let open = |c: &&Claim| c.standing == Standing::Open;
+    claims.iter().filter(open).collect()
 }
 
 /// The claims that bytes must satisfy: every held one, or all if none is held.
@@ -948,7 +946,8 @@ impl World {
             }
             return Wire::default();
         }
-        let (want, wire) = model.read(file, policy, &server.lock().unwrap());
+        let mut wire = Wire::default();
+        let want = model.read(file, policy, &server.lock().unwrap(), &mut wire);
         let ino = ino.unwrap_or_else(|| panic!("{l:?} {file:?}: it has no name"));
         let size = host.tree().attr(ino).unwrap().size;
         let reads = (0..readers).map(|_| host.read(ino));
@@ -1461,12 +1460,16 @@ impl World {
             let model = &self.models[*l as usize];
             let open = |s: &Sk| model.standing(*s, policy) == Standing::Open;
             let (what, there) = (process.inodes[ino], host.tree().attr(*ino).is_some());
-            let gone = skills.iter().all(|s| model.shown(*s).is_none());
+            let withdrawn = |s: &Sk| !model.known.contains_key(s) && !model.held.contains_key(s);
             assert!(
-                gone || skills.iter().any(open),
+                skills.iter().any(|s| open(s) || withdrawn(s)),
                 "pages of {what:?} stay in the kernel, in the tree: {there}"
             );
         }
+        // What left the tree while it could be read is not followed any further.
+        process
+            .pages
+            .retain(|ino, _| host.tree().attr(*ino).is_some());
     }
 
     /// Reads every file whose read opens no window, asks no server and takes nothing from disk.
@@ -1474,12 +1477,11 @@ impl World {
         for (l, file) in LABELS.into_iter().flat_map(|l| FILES.map(|f| (l, f))) {
             let mut then = self.models[l as usize].clone();
             let (memory, disk, held) = (then.memory.clone(), then.disk.clone(), then.held.clone());
-            let wire = if then.claims(file, self.policy).is_empty() {
-                Wire::default()
-            } else {
+            let mut wire = Wire::default();
+            if !then.claims(file, self.policy).is_empty() {
                 let server = self.servers[l as usize].lock().unwrap();
-                then.read(file, self.policy, &server).1
-            };
+                let _ = then.read(file, self.policy, &server, &mut wire);
+            }
             if wire == Wire::default()
                 && (memory, disk, held) == (then.memory, then.disk, then.held)
             {
