@@ -533,16 +533,24 @@ impl Host {
         let mut entries: Vec<&Arc<Entry>> = claims.iter().map(|c| &c.entry).collect();
         entries.sort_by_key(|e| std::cmp::Reverse(e.dir.as_str().len()));
         for entry in entries {
-            let known = match ask_known(&**source, &entry.uri, deadline).await {
-                Ok(Known::Entry(new)) if new == *entry => continue,
-                Ok(known) => known,
-                Err(_) => continue,
+            let Ok(known) = ask_known(&**source, &entry.uri, deadline).await else {
+                continue;
             };
-            changed = true;
+            let differs = known != Known::Entry(Arc::clone(entry));
+            // The server may also have gone back to this entry from one that was seen since.
+            if !differs && self.newest(slot, &entry.uri).as_ref() == Some(entry) {
+                continue;
+            }
+            changed |= differs;
             let act = self.act(slot, &entry.uri, Act::Publish(known));
             let _ = tokio::time::timeout(FLUSH_WAIT, act).await;
         }
         changed
+    }
+
+    fn newest(&self, slot: u16, uri: &str) -> Option<Arc<Entry>> {
+        let now = self.slot(slot)?.now.lock();
+        now.skills.get(uri)?.newest().cloned()
     }
 
     /// Does something to a skill; returns when the tree shows it and the kernel knows.
