@@ -1617,3 +1617,68 @@ fn model_and_host_agree() {
         panic!("{e}");
     }
 }
+
+/// Steps with time between them.
+fn steps(hold: Hold, approval: Approval, ops: &[Op]) {
+    agree(&Case {
+        policy: Policy { hold, approval },
+        listed: true,
+        ops: ops.iter().map(|op| (*op, false)).collect(),
+    });
+}
+
+#[test]
+fn model_regression_the_size_beside_a_skill_that_may_not_be_read() {
+    let ops = [
+        Op::Rotate(A, InMd, 1, Who::Inner),
+        Op::Revoke(A, Out),
+        Op::List(A, None),
+    ];
+    steps(Hold::Release, Approval::Server, &ops);
+}
+
+#[test]
+fn model_regression_pages_of_a_file_that_left_the_tree_with_the_approval() {
+    let ops = [
+        Op::Approve(A, Out, None, Scope::Read),
+        Op::Read(A, OutX, 1),
+        Op::Rotate(A, OutX, 1, Who::All),
+        Op::List(A, None),
+    ];
+    steps(Hold::None, Approval::Each, &ops);
+}
+
+#[test]
+fn model_regression_pages_of_a_file_that_left_the_approved_skill() {
+    let ops = [
+        Op::Approve(A, Out, None, Scope::Read),
+        Op::Read(A, InMd, 1),
+        Op::Toggle(A, Out, InMd),
+        Op::List(A, None),
+    ];
+    steps(Hold::None, Approval::Each, &ops);
+}
+
+#[test]
+fn model_regression_many_readers_of_a_disputed_file() {
+    let ops = [
+        Op::Rotate(A, InX, 1, Who::Inner),
+        Op::List(A, None),
+        Op::Read(A, InX, 3),
+    ];
+    steps(Hold::Release, Approval::Server, &ops);
+}
+
+#[test]
+fn model_regression_a_dispute_hears_that_the_server_went_back() {
+    let ops = [
+        Op::Rotate(A, InX, 1, Who::Inner),
+        Op::List(A, None),
+        Op::Read(A, InMd, 1),
+        Op::Rotate(A, InX, 2, Who::Inner),
+        Op::List(A, None),
+        Op::Rotate(A, InX, 1, Who::Inner),
+        Op::Read(A, InX, 1),
+    ];
+    steps(Hold::Release, Approval::Server, &ops);
+}
