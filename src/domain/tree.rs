@@ -17,7 +17,7 @@
 //!
 //! Inode numbers are `slot << 40 | n`: slot 0 is our own files, the others the servers.
 
-use super::manifest::{Content, Declined, Reason};
+use super::manifest::{Content, Declined, Entry, Reason};
 use super::name::{Label, RelPath, SKILL_MD};
 use super::skill::{Claim, Consent, Decision, Role, Shown, Standing, Window, decide, identity};
 use super::verify::Verified;
@@ -980,21 +980,19 @@ fn lost_pages(old: &Branch, new: &Branch, out: &mut Vec<Change>) {
         if !matches!(node.body, Body::Skill(..)) || new.by_ino(node.ino).is_some() {
             continue;
         }
-        let claims = old.claims(node);
-        // A skill that the server withdrew took no right away.
-        let right = |c: &Claim| *rights.get(&*c.entry.uri).unwrap_or(&true);
-        if serves(&claims) && !claims.iter().any(right) {
+        // Only skills that vouched for these bytes count; one that was withdrawn lost no right.
+        let right = |e: &Arc<Entry>| *rights.get(&*e.uri).unwrap_or(&true);
+        if let Some(Decision::Serve(.., loads)) = decide(&old.claims(node))
+            && !loads.iter().any(right)
+        {
             out.push(Change::Pages(node.ino));
         }
     }
 }
 
-fn serves(claims: &[Claim]) -> bool {
-    matches!(decide(claims), Some(Decision::Serve(..)))
-}
-
 /// Whether what was read before must not be read from the kernel's pages now.
 fn must_drop(before: &[Claim], now: &[Claim]) -> bool {
+    let serves = |claims| matches!(decide(claims), Some(Decision::Serve(..)));
     let open = |claims: &[Claim]| claims.iter().any(|c| c.shown.window != Window::Closed);
     serves(before) && (!serves(now) || (open(before) && !open(now)))
 }
@@ -1065,7 +1063,6 @@ fn dir_changes(old: (&Branch, &Node), new: (&Branch, &Node), out: &mut Vec<Chang
 mod tests {
     use super::*;
     use crate::domain::digest::Digest;
-    use crate::domain::manifest::Entry;
     use crate::domain::skill::{Known, Origin, Policy, Skill};
     use crate::domain::verify::{Expected, Untrusted, verify};
     use proptest::prelude::*;
