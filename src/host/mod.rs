@@ -9,7 +9,8 @@
 //! - [`Host::read`] answers with [`Verified`] bytes of the inode asked for, or with an error; an
 //!   inode that is no longer in the tree is stale, never another file.
 //! - Nothing is fetched but the file that somebody reads (HR-78, HR-79).
-//! - At most one lock is held at a time, and none across I/O or a message to the kernel.
+//! - At most one lock is held at a time, and none across I/O or a message to the kernel; but for
+//!   the one that puts the writes of a server's state in order, which is taken first.
 
 pub mod command;
 mod flight;
@@ -115,6 +116,9 @@ struct Slot {
     now: Mutex<Now>,
     /// Told when the journal of the windows is no longer what is on disk.
     windows_due: Notify,
+    /// Puts what is written to the state in order, so that the newest stays; whether the windows
+    /// are over.
+    storing: Mutex<bool>,
 }
 
 /// What is known of a server at this moment.
@@ -218,6 +222,7 @@ impl Host {
                 source: OnceLock::new(),
                 now: Mutex::new(now_of),
                 windows_due: Notify::new(),
+                storing: Mutex::new(false),
             });
         }
         let ours = Arc::new(Branch::of_texts(&Default::default(), None, now));
@@ -807,6 +812,7 @@ impl Host {
     pub fn keep_now(&self, slot: u16) -> Option<std::io::Result<()>> {
         let s = self.slot(slot)?;
         let state = s.server.state.as_ref()?;
+        let _turn = s.storing.lock();
         let tree = self.tree();
         let seen = match tree.view(slot) {
             Some(View::Listed(branch)) => branch.seen(),
@@ -860,6 +866,10 @@ impl Host {
             let host = Arc::clone(&self);
             let saved = blocking(move || {
                 let s = host.slot(slot)?;
+                let over = s.storing.lock();
+                if *over {
+                    return None;
+                }
                 let held: Vec<Arc<Entry>> = s
                     .now
                     .lock()
@@ -883,6 +893,8 @@ impl Host {
     /// Ends all windows: the mount is over (HR-72). Blocks on the disk.
     pub fn end_windows(&self) {
         for s in &self.slots {
+            let mut over = s.storing.lock();
+            *over = true;
             if let Some(Err(e)) = s.server.state.as_ref().map(|state| state.save_windows(&[])) {
                 tracing::warn!("{}: the open windows cannot be ended: {e}", s.server.label);
             }
