@@ -467,3 +467,20 @@ fn model_regression_pages_that_only_the_revoked_skill_vouched_for() {
     ];
     steps(Hold::Release, Approval::Server, &ops);
 }
+
+#[test]
+fn model_regression_the_newest_listing_is_the_one_that_stays_on_disk() {
+    for _ in 0..10 {
+        let mut world = World::new(Policy::default());
+        world.up(A, true);
+        // They are taken at once, so that their writes are under way together.
+        for n in 0..24 {
+            let skill = SKILLS[n % 3];
+            let tweak = [Tweak::Withdraw(skill), Tweak::Publish(skill)][n / 3 % 2];
+            world.step(Op::Server(A, tweak));
+            world.list(A, None);
+        }
+        world.settle();
+        world.check();
+    }
+}
