@@ -19,6 +19,7 @@ mod conformance;
 mod kernel;
 mod layering;
 mod lazy;
+mod model;
 mod nonroot;
 mod protocol;
 mod real_servers;
