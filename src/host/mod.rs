@@ -37,6 +37,7 @@ use parking_lot::{Mutex, RwLock};
 use refusal::Refusals;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc as std_mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -112,8 +113,10 @@ struct Slot {
     now: Mutex<Now>,
     /// Told when the journal of the windows is no longer what is on disk.
     windows_due: Notify,
-    /// Held while listing and verdicts are stored: what was taken first is stored first, and who
-    /// finds nothing to store knows that it is on disk.
+    /// Whether the windows have ended for good, so that none is journalled any more.
+    over: AtomicBool,
+    /// Held while something of the server is stored: what was taken first is stored first, and
+    /// who finds nothing to store knows that it is on disk.
     storing: Mutex<()>,
 }
 
@@ -218,6 +221,7 @@ impl Host {
                 source: OnceLock::new(),
                 now: Mutex::new(now_of),
                 windows_due: Notify::new(),
+                over: AtomicBool::new(false),
                 storing: Mutex::default(),
             });
         }
@@ -848,6 +852,10 @@ impl Host {
             let host = Arc::clone(&self);
             let saved = blocking(move || {
                 let s = host.slot(slot)?;
+                let _turn = s.storing.lock();
+                if s.over.load(Ordering::Relaxed) {
+                    return None;
+                }
                 let held: Vec<Arc<Entry>> = s
                     .now
                     .lock()
@@ -871,6 +879,8 @@ impl Host {
     /// Ends all windows: the mount is over (HR-72). Blocks on the disk.
     pub fn end_windows(&self) {
         for s in &self.slots {
+            let _turn = s.storing.lock();
+            s.over.store(true, Ordering::Relaxed);
             if let Some(Err(e)) = s.server.state.as_ref().map(|state| state.save_windows(&[])) {
                 tracing::warn!("{}: the open windows cannot be ended: {e}", s.server.label);
             }
