@@ -1113,7 +1113,10 @@ fn lost_pages(old: &Branch, new: &Branch, out: &mut Vec<Change>) {
 fn must_drop(before: &[Claim], now: &[Claim]) -> bool {
     let serves = |claims| matches!(decide(claims), Some(Decision::Serve(..)));
     let open = |claims: &[Claim]| claims.iter().any(|c| c.shown.window != Window::Closed);
-    serves(before) && (!serves(now) || (open(before) && !open(now)))
+    // A read that would load another entry must be seen, also where the bytes are the same.
+    let reloads = |claims: &[Claim]| claims.iter().any(|c| c.entry != c.shown.entry);
+    let unseen = (open(before) && !open(now)) || (reloads(now) && !reloads(before));
+    serves(before) && (!serves(now) || unseen)
 }
 
 fn dir_changes(old: (&Branch, &Node), new: (&Branch, &Node), out: &mut Vec<Change>) {

@@ -99,6 +99,11 @@ impl Host {
         if path.is_empty() {
             return Ok((slot, None));
         }
+        // Names are not resolved: `approved/../other` would be taken for something of `approved`.
+        if path.split('/').any(|part| matches!(part, "." | "..")) {
+            let text = format!("{name:?} holds . or ..; name the skill or the file itself");
+            return Err(Trouble::Failed(text));
+        }
         let now = s.now.lock();
         let holds =
             |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
@@ -269,7 +274,8 @@ impl Host {
             Trouble::Failed(format!("{name}: {}", printable(&e.to_string(), TEXT)))
         };
         if let Some(uri) = uri {
-            let before = newest_or_held(&self.skill(slot, &uri)?).ok();
+            let skill = self.skill(slot, &uri)?;
+            let before = skill.held().or(skill.newest()).cloned();
             let known = ask_known(&**source, &uri, Instant::now() + self.timeout)
                 .await
                 .map_err(failed)?;

@@ -1121,11 +1121,17 @@ impl Now {
             .map(|e| (Arc::clone(&e.uri), e))
             .collect();
         let uris: BTreeSet<Arc<str>> = held.keys().chain(stored.verdicts.keys()).cloned().collect();
+        let mut unsaved = Verdicts::new();
         for uri in uris {
             let skill = skills
                 .entry(Arc::clone(&uri))
                 .or_insert_with(|| Skill::new(Known::Withdrawn, Origin::Listed));
-            skill.restore(held.remove(&uri), stored.verdicts.get(&uri).copied());
+            let before = stored.verdicts.get(&uri).copied();
+            skill.restore(held.remove(&uri), before);
+            // An approval that has lapsed meanwhile must not come back with the next run.
+            if let Some(verdict) = skill.verdict().filter(|v| Some(*v) != before) {
+                unsaved.insert(uri, verdict);
+            }
         }
         Self {
             link: Link::Starting,
@@ -1139,7 +1145,7 @@ impl Now {
             beyond: Beyond::default(),
             retrieved: HashMap::new(),
             walked: walk::Walked::default(),
-            unsaved: Verdicts::new(),
+            unsaved,
         }
     }
 

@@ -64,7 +64,7 @@ pub struct Refusal {
     /// What came instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
-    /// What to do.
+    /// What to do. Escaped.
     pub next: String,
     /// Seconds since the epoch.
     pub at: u64,
@@ -85,7 +85,7 @@ impl Refusal {
             reason: printable(reason, TEXT),
             expected: None,
             found: None,
-            next: next.into(),
+            next: printable(next, TEXT),
             at,
             times: 1,
         }

@@ -167,7 +167,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Release { target } => ask.done(Verb::Release { target }),
         Command::Add { label, uri } => ask.done(Verb::Add { label, uri }),
         Command::Gate { path } => {
-            let full = std::path::absolute(&path).ok().filter(|p| p.exists());
+            // Links and `..` are resolved here: it is about what would be run.
+            let full = std::fs::canonicalize(&path).ok();
             let skill = full.map_or(path, |p| p.display().to_string());
             ask.done(Verb::Gate { skill })
         }

@@ -217,11 +217,13 @@ impl State {
     pub fn save_verdicts(&self, changed: &Verdicts) -> io::Result<()> {
         let _turn = self.dir.lock(LOCK)?;
         let mut all: Verdicts = self.read(VERDICTS, decode_verdicts).unwrap_or_default();
-        all.extend(
-            changed
-                .iter()
-                .map(|(uri, verdict)| (Arc::clone(uri), *verdict)),
-        );
+        for (uri, verdict) in changed {
+            // To who did not hear of the revocation, an old approval has lapsed: that is less.
+            let less = *verdict == Verdict::Lapsed && all.get(uri) == Some(&Verdict::Revoked);
+            if !less {
+                all.insert(Arc::clone(uri), *verdict);
+            }
+        }
         let content: BTreeMap<&str, VerdictContent> = all
             .iter()
             .map(|(uri, verdict)| {

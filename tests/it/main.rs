@@ -12,10 +12,13 @@
     clippy::unwrap_used
 )]
 
+mod approvals;
 mod availability;
 mod cache;
 mod cli;
+mod commands;
 mod conformance;
+mod identity;
 mod kernel;
 mod layering;
 mod lazy;
@@ -24,4 +27,6 @@ mod nonroot;
 mod protocol;
 mod real_servers;
 mod rig;
+mod spec_example;
 mod verification;
+mod windows;

@@ -854,6 +854,115 @@ impl Rig {
         row["reason"].as_str().unwrap().to_owned()
     }
 
+    /// The status of one skill, by its path below the mount; null if it is not shown.
+    #[track_caller]
+    pub(crate) fn skill_status(&self, path: &str) -> Value {
+        let label = path.split('/').next().unwrap();
+        let rows = self.server(label)["skills"].clone();
+        let rows = rows.as_array().cloned().unwrap_or_default();
+        rows.into_iter()
+            .find(|s| s["path"] == path)
+            .unwrap_or_default()
+    }
+
+    /// Looks at a label, which makes a stale listing refresh, until a skill's status is as said.
+    #[track_caller]
+    pub(crate) fn seen_as(&self, path: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let label = path.split('/').next().unwrap();
+        let end = Instant::now() + Duration::from_secs(15);
+        loop {
+            let _ = self.ls(label);
+            let status = self.skill_status(path);
+            if is(&status) {
+                // The status knows it a moment before the tree shows it and the kernel is told.
+                std::thread::sleep(Duration::from_millis(30));
+                return status;
+            }
+            assert!(Instant::now() < end, "{path} is not {what}: {status:#}");
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Looks at a label until a skill is in this state.
+    #[track_caller]
+    pub(crate) fn in_state(&self, path: &str, state: &str) -> Value {
+        self.seen_as(path, state, |s| s["state"] == state)
+    }
+
+    /// The set that a skill's server publishes, as `approve` would show it.
+    #[track_caller]
+    pub(crate) fn set(&self, skill: &str) -> String {
+        let detail: Value = serde_json::from_str(&self.ask(&["diff", "--json", skill])).unwrap();
+        detail["set"].as_str().unwrap().to_owned()
+    }
+
+    /// What a command that must succeed prints about this rig's mount.
+    #[track_caller]
+    pub(crate) fn ask(&self, args: &[&str]) -> String {
+        self.tell(args).good()
+    }
+
+    /// A command about this rig's mount.
+    #[track_caller]
+    pub(crate) fn tell(&self, args: &[&str]) -> Out {
+        let mount = self.mount.display().to_string();
+        self.cli(&[args, &["--mount", &mount]].concat())
+    }
+
+    /// Approves what a skill's server publishes.
+    #[track_caller]
+    pub(crate) fn approve(&self, skill: &str) {
+        let set = self.set(skill);
+        self.ask(&["approve", "--set", &set, skill]);
+    }
+
+    /// Waits until the journals of open windows hold these URIs.
+    #[track_caller]
+    pub(crate) fn journalled(&self, uris: &[&str]) {
+        until("a journal of the windows", 5.0, || {
+            let texts = self.journals().into_iter();
+            let text: String = texts
+                .map(|p| fs::read_to_string(p).unwrap_or_default())
+                .collect();
+            uris.iter()
+                .all(|uri| text.contains(&format!("\"uri\":\"{uri}\"")))
+        });
+    }
+
+    /// The journals of open windows.
+    pub(crate) fn journals(&self) -> Vec<PathBuf> {
+        let name = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().into_owned();
+        let files = self.stored("state").into_iter().map(|(p, _)| p);
+        files.filter(|p| name(p).starts_with("windows-")).collect()
+    }
+
+    /// Opens, maps and reads a file in a process that is asked later what it still gets.
+    #[track_caller]
+    pub(crate) fn keep(&self, below: &str) -> Keeper {
+        let mut command = self.command("python3");
+        // Not as an argument: it may outlive a daemon, whose leftovers are found by that.
+        command
+            .args(["-S", "-c", KEEPER])
+            .env("KEPT", self.path(below));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        let (send, answers) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            use std::io::BufRead as _;
+            out.lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| send.send(line))
+        });
+        let mut keeper = Keeper { child, answers };
+        let (fd, map) = (keeper.fd(), keeper.map());
+        assert!(fd.is_ok() && fd == map, "{below}: {fd:?}, {map:?}");
+        keeper
+    }
+
     /// Requests of the kernel so far, in all.
     pub(crate) fn upcalls(&self) -> u64 {
         let status = self.status();
@@ -944,6 +1053,66 @@ impl Drop for Rig {
             std::panic::resume_unwind(e);
         }
         let _ = &self.test;
+    }
+}
+
+const KEEPER: &str = r#"
+import errno, json, mmap, os, signal, sys
+fd = os.open(os.environ["KEPT"], os.O_RDONLY)
+view = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+for line in sys.stdin:
+    try:
+        if line == "fd\n":
+            print(json.dumps(os.pread(fd, 1 << 24, 0).decode()), flush=True)
+            continue
+        pid = os.fork()
+        if not pid:
+            print(json.dumps(view[:].decode()), flush=True)
+            os._exit(0)
+        status = os.waitpid(pid, 0)[1]
+        if os.WIFSIGNALED(status):
+            print(signal.Signals(os.WTERMSIG(status)).name, flush=True)
+    except OSError as e:
+        print(errno.errorcode[e.errno], flush=True)
+"#;
+
+/// A process that has a file open and mapped.
+pub(crate) struct Keeper {
+    child: Child,
+    answers: std::sync::mpsc::Receiver<String>,
+}
+
+impl Keeper {
+    /// What reading the open file gives now.
+    #[track_caller]
+    pub(crate) fn fd(&mut self) -> Content {
+        self.get("fd\n")
+    }
+
+    /// What reading the mapping gives now; a signal instead of an errno.
+    #[track_caller]
+    pub(crate) fn map(&mut self) -> Content {
+        self.get("map\n")
+    }
+
+    #[track_caller]
+    fn get(&mut self, what: &str) -> Content {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        stdin.write_all(what.as_bytes()).unwrap();
+        let answer = self.answers.recv_timeout(Duration::from_secs(20)).unwrap();
+        if answer.starts_with('"') {
+            return Ok(serde_json::from_str(&answer).unwrap());
+        }
+        let names = ERRNOS.iter().map(|(_, name)| *name).chain(["SIGBUS"]);
+        let known = names.into_iter().find(|n| *n == answer);
+        Err(known.unwrap_or_else(|| panic!("{what}: {answer}")))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -1,0 +1,782 @@
+//! The commands that steer a mount and look at it, and `run`.
+
+use crate::rig::{BIN, Out, Proc, Rig, ok, project, run, skill, skill_md, until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::fs;
+use std::process::Command;
+
+fn scene(skills: Vec<Value>) -> Value {
+    json!({"skills": skills, "ttlMs": 0})
+}
+
+// ---- run ----
+
+/// A `run` of this rig's server `lab`.
+fn run_with(rig: &Rig, args: &[&str]) -> Command {
+    let mut command = rig.command(BIN);
+    let server = format!("lab={}", rig.scripted("lab"));
+    command.args(["run", "--server", &server]).args(args);
+    command.current_dir(rig.dir());
+    command
+}
+
+/// Neither processes nor mounts nor private directories of a `run`.
+fn nothing_of_a_run(rig: &Rig, what: &str) {
+    rig.nothing_left();
+    let at = rig.dir().display().to_string();
+    until(&format!("no mount after {what}"), 5.0, || {
+        !fs::read_to_string("/proc/self/mountinfo")
+            .unwrap()
+            .contains(&at)
+    });
+    until(&format!("no directory after {what}"), 5.0, || {
+        let names = fs::read_dir(rig.dir().join("run")).unwrap().flatten();
+        names
+            .into_iter()
+            .all(|n| !n.file_name().to_string_lossy().starts_with("mount-skills-"))
+    });
+    assert_eq!(rig.journals(), Vec::<std::path::PathBuf>::new(), "{what}");
+}
+
+#[test]
+fn run_gives_a_command_a_mount_of_its_own_and_takes_all_of_it_away_again() {
+    let rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    let look = "cat $MOUNT_SKILLS/lab/s/SKILL.md; stat -f -c %T $MOUNT_SKILLS >&2; echo $MOUNT_SKILLS > at; exit 7";
+    let out = run(&mut run_with(&rig, &["--", "sh", "-c", look]));
+    assert_eq!((out.code, out.text()), (Some(7), skill_md("s")), "{out:?}");
+    let at = fs::read_to_string(rig.dir().join("at")).unwrap();
+    assert!(
+        at.starts_with(
+            &rig.dir()
+                .join("run")
+                .canonicalize()
+                .unwrap()
+                .display()
+                .to_string()
+        ),
+        "{at}"
+    );
+    nothing_of_a_run(&rig, "an exit code");
+    for (line, code) in [
+        ("true", 0),
+        ("kill -9 $$", 137),
+        ("kill -TERM $$", 143),
+        ("exit 255", 255),
+    ] {
+        let line = format!("cat $MOUNT_SKILLS/lab/s/x; {line}");
+        let out = run(&mut run_with(&rig, &["--", "sh", "-c", &line]));
+        assert_eq!(
+            (out.code, out.text()),
+            (Some(code), "x\n".into()),
+            "{line}: {out:?}"
+        );
+        nothing_of_a_run(&rig, &line);
+    }
+    let none = run(&mut run_with(&rig, &["--", "/no/such/command"]));
+    assert!(
+        none.code == Some(1) && none.err.contains("/no/such/command"),
+        "{none:?}"
+    );
+    nothing_of_a_run(&rig, "a command that is not there");
+    let usage = run(rig.command(BIN).args(["run", "--", "true"]));
+    assert_eq!(usage.code, Some(2), "{usage:?}");
+
+    // Somewhere else; the window's end there is the command's end.
+    let place = rig.dir().join("place");
+    let place = place.display().to_string();
+    for content in ["first\n", "second\n"] {
+        rig.scene("lab", scene(vec![skill("s", json!({"x": content}))]));
+        let out = run(&mut run_with(
+            &rig,
+            &["--at", &place, "--", "sh", "-c", "cat place/lab/s/x"],
+        ));
+        assert_eq!(out.good(), content);
+        nothing_of_a_run(&rig, "--at");
+    }
+    // A directory of skills, as in the README.
+    let examples = format!("demo={}", project().join("examples/skills").display());
+    let line = "cat $MOUNT_SKILLS/demo/*/SKILL.md";
+    let out = run(rig
+        .command(BIN)
+        .args(["run", "--server", &examples, "--", "sh", "-c", line]));
+    assert!(out.good().contains("name:"));
+    nothing_of_a_run(&rig, "examples");
+}
+
+#[test]
+fn run_passes_signals_on_and_leaves_nothing_when_it_is_ended_or_killed() {
+    let rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    let answers = "import os, signal, sys, pathlib\n\
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n\
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(6))\n\
+        pathlib.Path(os.environ['MOUNT_SKILLS'] + '/lab/s/x').read_text()\n\
+        pathlib.Path('up').write_text(os.environ['MOUNT_SKILLS'] + ' ' + str(os.getpid()))\n\
+        while True: signal.pause()";
+    let start = || {
+        let _ = fs::remove_file(rig.dir().join("up"));
+        let run = Proc::spawn(&mut run_with(&rig, &["--", "python3", "-S", "-c", answers]));
+        until("the command", 20.0, || {
+            rig.dir().join("up").metadata().is_ok_and(|m| m.len() > 0)
+        });
+        run
+    };
+    for (signal, code) in [(Signal::TERM, 5), (Signal::INT, 6), (Signal::HUP, 129)] {
+        let run = start();
+        run.signal(signal);
+        assert_eq!(run.finish(15.0).code, Some(code), "{signal:?}");
+        nothing_of_a_run(&rig, "a signal");
+    }
+    // The command is killed from outside.
+    let run = start();
+    let up = fs::read_to_string(rig.dir().join("up")).unwrap();
+    let (place, pid) = up.split_once(' ').unwrap();
+    crate::rig::kill(pid.parse().unwrap(), Signal::KILL);
+    assert_eq!(run.finish(15.0).code, Some(137));
+    nothing_of_a_run(&rig, "a killed command");
+    assert!(!std::path::Path::new(place).exists());
+    // `run` itself is killed: nobody can pass anything on, but the mount goes.
+    let run = start();
+    run.signal(Signal::KILL);
+    let _ = run.finish(15.0);
+    let up = fs::read_to_string(rig.dir().join("up")).unwrap();
+    let (place, pid) = up.split_once(' ').unwrap();
+    until("the mount to go", 10.0, || {
+        crate::rig::mounts_at(place.as_ref()).is_empty()
+    });
+    crate::rig::kill(pid.parse().unwrap(), Signal::KILL);
+    rig.nothing_left();
+    until("its directory to go", 5.0, || {
+        !std::path::Path::new(place).exists()
+    });
+}
+
+// ---- looking ----
+
+const HOSTILE: &str =
+    "\u{1b}[31mred\u{7}\u{202e}txt\u{200b}\u{e0041}\r\n# `x` <b>&\"'</b> ready: /mnt/fake";
+
+/// What no output may hold.
+fn dangerous(text: &str) -> Option<char> {
+    let bad = |c: &char| (c.is_control() && *c != '\n') || "\u{202e}\u{200b}\u{e0041}".contains(*c);
+    text.chars().find(bad)
+}
+
+#[test]
+fn hr114_hostile_text_is_escaped_by_every_command() {
+    let mut rig = Rig::new();
+    let front = json!({"name": "evil", "description": HOSTILE, "allowed-tools": HOSTILE, "hooks": {HOSTILE: HOSTILE}});
+    // Control characters are refused in names; what only looks wrong is not.
+    let name = "a\u{202e}b\u{200b}.txt";
+    let evil = |text: &str| json!({"path": "evil", "files": {"x": text, name: format!("other {text}")}, "entry": {"frontmatter": front}});
+    let scene_of = |text: &str| {
+        let rules = json!([{"method": "skills/get", "uri": "skill://lies/SKILL.md",
+            "error": {"code": -32603, "message": HOSTILE}}]);
+        json!({"skills": [evil(text), skill("s", json!({"x": "x\n"}))], "ttlMs": 0, "rules": rules})
+    };
+    rig.scene("lab", scene_of("1\n"));
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/evil/x"), ok("1\n"));
+    rig.scene("lab", scene_of("2\n"));
+    rig.in_state("lab/evil", "changed");
+    assert_eq!(rig.cat(&format!("lab/evil/{name}")), Err("ESTALE"));
+    let file = rig.path(&format!("lab/evil/{name}")).display().to_string();
+    let mount = rig.mount_point().display().to_string();
+    let commands: [&[&str]; 16] = [
+        &["list"],
+        &["list", "--format", "json"],
+        &["list", "--json"],
+        &["list", "--format", "markdown"],
+        &["list", "--format", "xml"],
+        &["list", "lab"],
+        &["status"],
+        &["status", "--json"],
+        &["status", &file],
+        &["status", "lab/evil"],
+        &["diff", "lab/evil"],
+        &["diff", "--json", "lab/evil"],
+        &["approve", "lab/evil"],
+        &["add", "lab", "skill://lies/SKILL.md"],
+        &["lock"],
+        &["release", "lab/evil"],
+    ];
+    for args in commands {
+        let out = rig.tell(args);
+        let text = out.text();
+        assert!(out.code != Some(101), "{args:?}: {out:?}");
+        // The path that was asked for is the user's own word.
+        let own = if args.contains(&&*file) {
+            text.replace(name, "")
+        } else {
+            text.clone()
+        };
+        assert_eq!(dangerous(&own), None, "{args:?}: {own}");
+        assert_eq!(dangerous(&out.err), None, "{args:?}: {}", out.err);
+        assert!(
+            !text.lines().any(|l| l.trim_start().starts_with("# `x`")),
+            "{args:?}: {text}"
+        );
+    }
+    let xml = rig.ask(&["list", "--format", "xml"]);
+    assert!(
+        xml.contains("&lt;b&gt;&amp;&quot;") && !xml.contains("<b>"),
+        "{xml}"
+    );
+    let parse = "import sys, xml.dom.minidom as m; d = m.parse(sys.stdin); print(len(d.getElementsByTagName('skill')))";
+    let count = rig.sh(&format!(
+        "{BIN} list --format xml --mount {mount} | python3 -c \"{parse}\""
+    ));
+    assert_eq!(count.good(), "2\n");
+    let lines = rig.ask(&["list", "--format", "markdown"]);
+    assert_eq!(
+        lines.lines().filter(|l| l.starts_with("- **")).count(),
+        2,
+        "one line a skill: {lines}"
+    );
+}
+
+#[test]
+#[ignore = "names are put into commands without quotes"]
+fn a_command_that_is_suggested_does_what_it_says_when_it_is_pasted_into_a_shell() {
+    let mut rig = Rig::new();
+    let name = "x;touch pwned $(id)";
+    rig.scene(
+        "lab",
+        scene(vec![skill(name, json!({"SKILL.md": skill_md(name)}))]),
+    );
+    rig.up(&["lab"], &["--approval", "each"]);
+    let path = format!("lab/{name}");
+    assert_eq!(rig.cat(&format!("{path}/SKILL.md")), Err("EACCES"));
+    let of_skill = rig.skill_status(&path)["next"].clone();
+    let of_file = rig.refusal("lab", &format!("{path}/SKILL.md"))["next"].clone();
+    for next in [of_skill, of_file] {
+        let (_, command) = next.as_str().unwrap().split_once("run: ").unwrap();
+        assert_eq!(
+            shlex::split(command).unwrap(),
+            ["mount-skills", "approve", &path],
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn list_formats_hold_every_skill_with_its_server_and_the_cap_counts_what_it_leaves_out() {
+    let mut rig = Rig::new();
+    let names: Vec<String> = (0..20).map(|n| format!("team/skill-{n:02}")).collect();
+    rig.scene(
+        "lab",
+        scene(names.iter().map(|n| skill(n, json!({}))).collect()),
+    );
+    rig.scene("more", scene(vec![skill("m", json!({}))]));
+    rig.up(&["lab", "more"], &[]);
+    let rows: Value = serde_json::from_str(&rig.ask(&["list", "--format", "json"])).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 21);
+    for key in [
+        "server",
+        "path",
+        "uri",
+        "name",
+        "description",
+        "state",
+        "set",
+    ] {
+        assert!(rows.iter().all(|r| r[key].is_string()), "{key}: {rows:?}");
+    }
+    let root = rig.mount_point().display().to_string();
+    for (format, item) in [("markdown", "- **"), ("xml", "  <skill ")] {
+        let print = |args: &[&str]| rig.ask(&[&["list", "--format", format], args].concat());
+        let items = |text: &str| text.lines().filter(|l| l.starts_with(item)).count();
+        let whole = print(&[]);
+        assert_eq!(items(&whole), 21, "{whole}");
+        assert!(
+            whole.contains("untrusted") && whole.contains("server"),
+            "{whole}"
+        );
+        for name in &names {
+            assert!(
+                whole.contains(&format!("{root}/lab/{name}/SKILL.md")),
+                "HR-27: {name}: {whole}"
+            );
+        }
+        assert_eq!(items(&print(&["lab"])), 20, "one server");
+        for max in [0, 1, 700, 1500, 100_000] {
+            let text = print(&["--max-chars", &max.to_string()]);
+            let left = 21 - items(&text);
+            let counted = match format {
+                "xml" => text.contains(&format!("<left-out count=\"{left}\"/>")),
+                _ => text.contains(&format!("({left} skill")),
+            };
+            assert!(counted || left == 0, "{max}: {text}");
+            let of_items: usize = text
+                .lines()
+                .filter(|l| l.starts_with(item))
+                .map(|l| l.chars().count() + 1)
+                .sum();
+            assert!(of_items <= max, "{max}: {text}");
+            assert_eq!(left == 0, max == 100_000, "{max}: {text}");
+        }
+    }
+    for (args, word) in [
+        (&["list", "none"][..], "the labels are: lab, more"),
+        (&["list", "--format", "no"], "no"),
+    ] {
+        let out = rig.tell(args);
+        assert!(out.code != Some(0) && out.err.contains(word), "{out:?}");
+    }
+}
+
+#[test]
+#[ignore = "the head and the note on what was left out come on top of the cap"]
+fn max_chars_is_a_cap_on_all_that_is_printed() {
+    let mut rig = Rig::new();
+    rig.scene(
+        "lab",
+        scene(
+            (0..20)
+                .map(|n| skill(&format!("s{n}"), json!({})))
+                .collect(),
+        ),
+    );
+    rig.up(&["lab"], &[]);
+    for (format, max) in [("markdown", 700), ("xml", 700)] {
+        let text = rig.ask(&["list", "--format", format, "--max-chars", &max.to_string()]);
+        assert!(
+            text.chars().count() <= max,
+            "{}: {text}",
+            text.chars().count()
+        );
+    }
+}
+
+#[test]
+fn status_show_and_diff_answer_for_every_way_to_name_a_thing() {
+    let mut rig = Rig::new();
+    let bytes: Vec<u8> = (0..=255).collect();
+    let b64 = {
+        use base64::Engine as _;
+        base64::engine::general_purpose::STANDARD.encode(&bytes)
+    };
+    let with = |x: &str| {
+        let files =
+            json!({"x": x, "d/bin": {"b64": b64}, "wrong": {"text": "w\n", "serve": "W\n"}});
+        scene(vec![
+            skill("team/s", files),
+            json!({"path": "dyn", "entry": {"resources": "dynamic"}}),
+        ])
+    };
+    rig.scene("lab", with("1\n"));
+    rig.scene("more", scene(vec![skill("m", json!({}))]));
+    rig.up(&["lab", "more"], &[]);
+    assert_eq!(
+        (rig.cat("lab/team/s/x"), rig.cat("lab/team/s/wrong")),
+        (ok("1\n"), Err("EIO"))
+    );
+    assert_eq!(rig.cat("lab/dyn/SKILL.md"), Err("EACCES"));
+    let path = |below: &str| rig.path(below).display().to_string();
+    // Which part of the status is about it, by name and by path, below the mount or from inside.
+    for (what, has, not) in [
+        (
+            "lab/team/s/x",
+            vec!["skill lab/team/s,", "skill://team/s/SKILL.md"],
+            vec!["refused", "more"],
+        ),
+        (
+            "lab/team/s/wrong",
+            vec!["refused lab/team/s/wrong (EIO)", "digest"],
+            vec!["more"],
+        ),
+        (
+            "lab/team/s",
+            vec!["skill lab/team/s,", "server lab (ready)"],
+            vec!["more"],
+        ),
+        (
+            "lab/dyn/SKILL.md",
+            vec!["declined: ", "dynamic"],
+            vec!["more"],
+        ),
+        ("lab/dyn", vec!["declined: "], vec!["skill lab"]),
+        (
+            "lab/team/none",
+            vec!["no skill of this server holds it"],
+            vec!["refused"],
+        ),
+        (
+            "lab",
+            vec![
+                "lab  ready",
+                "refused lab/team/s/wrong",
+                "declined skill://dyn",
+            ],
+            vec!["more  ready"],
+        ),
+        ("", vec!["lab  ready", "more  ready"], vec![]),
+    ] {
+        for name in [what.to_owned(), path(what)] {
+            if name.is_empty() {
+                continue;
+            }
+            let text = rig.ask(&["status", &name]);
+            assert!(
+                has.iter().all(|w| text.contains(w)),
+                "{name}: {has:?} in {text}"
+            );
+            assert!(
+                not.iter().all(|w| !text.contains(w)),
+                "{name}: {not:?} in {text}"
+            );
+            let value: Value =
+                serde_json::from_str(&rig.ask(&["status", "--json", &name])).unwrap();
+            let servers = value["servers"].as_array().unwrap().len();
+            assert_eq!(servers, if what.is_empty() { 2 } else { 1 }, "{name}");
+        }
+    }
+    let inside = rig
+        .sh(&format!("cd $M/lab/team/s && {BIN} status wrong"))
+        .good();
+    assert!(
+        inside.contains("refused lab/team/s/wrong (EIO)"),
+        "{inside}"
+    );
+
+    // The exact bytes to a pipe; the frame beside them.
+    for name in ["lab/team/s", &path("lab/team/s"), &path("lab/team/s/x")] {
+        let shown = rig.tell(&["show", name, "d/bin"]);
+        assert_eq!((shown.code, &shown.out), (Some(0), &bytes), "{name}");
+        let frame = ["lab/team/s/d/bin", "server lab", "not loaded", "untrusted"];
+        assert!(frame.iter().all(|w| shown.err.contains(w)), "{shown:?}");
+    }
+    let shown: Value =
+        serde_json::from_str(&rig.ask(&["show", "--json", "lab/team/s", "d/bin"])).unwrap();
+    assert_eq!(
+        (&shown["base64"], &shown["loaded"]),
+        (&json!(b64), &json!(false))
+    );
+    for (args, word) in [
+        (["show", "lab/team/s", "none"], "lists no file"),
+        (["show", "lab/team/s", "../s/x"], "lists no file"),
+        (["show", "lab/team/s", "wrong"], "cannot be shown"),
+        (["show", "lab/dyn", "SKILL.md"], ""),
+    ] {
+        let out = rig.tell(&args);
+        assert!(
+            out.code == Some(1) && out.out.is_empty() && out.err.contains(word),
+            "{args:?}: {out:?}"
+        );
+    }
+    // What differs.
+    assert!(
+        rig.ask(&["diff", "lab/team/s"])
+            .contains("what is in force is what the server publishes")
+    );
+    rig.scene("lab", with("2\n"));
+    rig.in_state("lab/team/s", "changed");
+    for name in ["lab/team/s", &path("lab/team/s"), &path("lab/team/s/d/bin")] {
+        let diff = rig.ask(&["diff", name]);
+        assert!(
+            diff.contains("1 rotated") && diff.contains("rotated      x"),
+            "{name}: {diff}"
+        );
+        let diff: Value = serde_json::from_str(&rig.ask(&["diff", "--json", name])).unwrap();
+        assert_eq!(diff["changes"]["rotated"], json!(["x"]));
+    }
+    assert!(
+        rig.ask(&["refresh", &path("lab/team/s/x")])
+            .contains("1 rotated")
+    );
+    assert_eq!(rig.cat("lab/team/s/x"), ok("2\n"));
+
+    // Names that are nothing.
+    let commands: [&[&str]; 9] = [
+        &["show"],
+        &["diff"],
+        &["approve"],
+        &["approve", "--set", "SET"],
+        &["revoke"],
+        &["refresh"],
+        &["release"],
+        &["gate"],
+        &["status"],
+    ];
+    let set = rig.set("lab/team/s");
+    for command in commands {
+        let command: Vec<&str> = command
+            .iter()
+            .map(|w| if *w == "SET" { &*set } else { w })
+            .collect();
+        for (name, word) in [
+            ("none/s", "none"),
+            ("lab/none", "mount-skills list"),
+            ("lab/team", "mount-skills list"),
+            ("/etc", ""),
+        ] {
+            if command == ["status"] && name.starts_with("lab") {
+                continue;
+            }
+            let out = rig.tell(&[&command[..], &[name]].concat());
+            assert_eq!(out.code, Some(1), "{command:?} {name}: {out:?}");
+            assert!(
+                out.out.is_empty() && out.err.contains(word),
+                "{command:?} {name}: {out:?}"
+            );
+        }
+    }
+    for command in [
+        &["show"][..],
+        &["diff"],
+        &["approve"],
+        &["revoke"],
+        &["gate"],
+    ] {
+        let out = rig.tell(&[command, &["lab"]].concat());
+        assert!(
+            out.code == Some(1) && out.err.contains("LABEL/SKILL"),
+            "{command:?}: {out:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "diff compares with the held entry itself when there is no newer one"]
+fn hr77_diff_of_a_withdrawn_skill_says_that_it_is_gone() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/x"), ok("x\n"));
+    rig.scene("lab", scene(vec![]));
+    rig.in_state("lab/s", "changed (withdrawn)");
+    let diff = rig.ask(&["diff", "lab/s"]);
+    assert!(
+        !diff.contains("what is in force is what the server publishes"),
+        "{diff}"
+    );
+}
+
+#[test]
+#[ignore = "the entry that was approved is not kept unless it is held"]
+fn hr74_diff_of_a_lapsed_skill_that_was_never_read_says_what_changed() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    rig.up(&["lab"], &["--approval", "each"]);
+    rig.approve("lab/s");
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "X\n"}))]));
+    rig.in_state("lab/s", "changed, needs-approval");
+    let diff = rig.ask(&["diff", "lab/s"]);
+    assert!(diff.contains("rotated      x"), "{diff}");
+}
+
+#[test]
+fn cache_commands_count_find_damage_and_free() {
+    let mut rig = Rig::new();
+    let files = json!({"a": {"fill": "a", "size": 300_000}, "b": {"fill": "b", "size": 2_000_000}});
+    rig.scene("lab", scene(vec![skill("s", files)]));
+    assert_eq!(rig.cli(&["cache", "list"]).good(), "");
+    assert_eq!(rig.cli(&["cache", "list", "--json"]).good(), "[]\n");
+    rig.up(&["lab"], &[]);
+    for file in ["a", "b", "SKILL.md"] {
+        rig.sh(&format!("cat $M/lab/s/{file} > /dev/null")).good();
+    }
+    let [a, b] = [("a", 300_000), ("b", 2_000_000)].map(|(c, n)| rig.blob(c.repeat(n).as_bytes()));
+    rig.blob(skill_md("s").as_bytes());
+    let list = || -> Value {
+        serde_json::from_str(&rig.cli(&["cache", "list", "--json"]).good()).unwrap()
+    };
+    let row = &list()[0];
+    assert!(
+        row["server"].as_str().unwrap().starts_with("lab-") && row["files"] == 3,
+        "{row}"
+    );
+    assert!(
+        rig.cli(&["cache", "list"])
+            .good()
+            .contains("3 files, 2.2 MiB")
+    );
+    assert!(
+        rig.cli(&["cache", "verify"])
+            .good()
+            .contains("3 files checked, 0 damaged")
+    );
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(&a, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&a, "x".repeat(300_000)).unwrap();
+    assert!(
+        rig.cli(&["cache", "verify"])
+            .good()
+            .contains("3 files checked, 1 damaged and removed")
+    );
+    assert!(!a.exists() && b.exists());
+    assert!(
+        rig.cli(&["cache", "prune", "--to", "10"])
+            .good()
+            .contains("freed 0 B")
+    );
+    assert!(
+        rig.cli(&["cache", "prune", "--to", "1"])
+            .good()
+            .contains("freed 1.9 MiB")
+    );
+    assert!(!b.exists());
+    rig.cli(&["cache", "prune"]).good();
+    assert_eq!(list(), json!([]));
+    // The mount goes on, from memory, from the server, and keeps copies again.
+    let again = rig.sh("cat $M/lab/s/a | wc -c").good();
+    assert_eq!(again.trim(), "300000");
+}
+
+#[test]
+fn commands_about_one_of_two_mounts_say_which_and_leave_the_other_alone() {
+    let mut rig = Rig::new();
+    let put = |rig: &Rig, x: &str| rig.scene("lab", scene(vec![skill("s", json!({"x": x}))]));
+    put(&rig, "1\n");
+    let target = rig.scripted("lab");
+    rig.up(&["lab"], &[]);
+    let mut other = Rig::beside(&rig, "second");
+    other.mount(&[("lab", &target)], &["--approval", "each"]);
+    other.ready("lab");
+    let said = |out: Out| {
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(out.err.contains("--mount") && out.out.is_empty(), "{out:?}");
+    };
+    let set = rig.set("lab/s");
+    for args in [
+        &["show", "lab/s"][..],
+        &["diff", "lab/s"],
+        &["approve", "--set", &set, "lab/s"],
+        &["revoke", "lab/s"],
+        &["refresh", "lab"],
+        &["release", "lab"],
+        &["add", "lab", "skill://s/SKILL.md"],
+        &["gate", "lab/s"],
+        &["lock"],
+    ] {
+        said(rig.cli(args));
+    }
+    assert_eq!(rig.cat("lab/s/x"), ok("1\n"));
+    assert_eq!(other.cat("lab/s/x"), Err("EACCES"));
+    other.approve("lab/s");
+    assert_eq!(other.cat("lab/s/x"), ok("1\n"));
+    rig.in_state("lab/s", "held");
+    other.in_state("lab/s", "held");
+    put(&rig, "2\n");
+    rig.in_state("lab/s", "changed");
+    rig.ask(&["refresh", "lab/s"]);
+    assert_eq!(rig.cat("lab/s/x"), ok("2\n"));
+    other.in_state("lab/s", "changed, needs-approval");
+    assert_eq!(other.cat("lab/s/x"), Err("ESTALE"));
+    // A path that is there says which mount it is about.
+    let path = other.path("lab/s/x").display().to_string();
+    let text = rig.cli(&["status", &path]).good();
+    assert!(text.contains("changed, needs-approval"), "{text}");
+    let nowhere = rig.cli(&["status", "--mount", "/etc"]);
+    assert!(
+        nowhere.code == Some(1) && nowhere.err.contains("/etc"),
+        "{nowhere:?}"
+    );
+}
+
+#[test]
+#[ignore = "only status finds the mount by a path below it"]
+fn a_path_below_one_of_two_mounts_says_which_it_is_about_to_every_command() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    let target = rig.scripted("lab");
+    rig.up(&["lab"], &[]);
+    let mut other = Rig::beside(&rig, "second");
+    other.mount(&[("lab", &target)], &[]);
+    other.ready("lab");
+    let path = other.path("lab/s").display().to_string();
+    let gate = rig.cli(&["gate", &path]);
+    assert!(
+        gate.code == Some(1) && gate.err.contains("approve --exec"),
+        "{gate:?}"
+    );
+    for args in [
+        &["show"][..],
+        &["diff"],
+        &["refresh"],
+        &["release"],
+        &["revoke"],
+    ] {
+        rig.cli(&[args, &[&path]].concat()).good();
+    }
+}
+
+#[test]
+#[ignore = "clap takes what follows for a mount point"]
+fn the_mount_may_be_said_before_the_command() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({}))]));
+    rig.up(&["lab"], &[]);
+    let mount = rig.mount_point().display().to_string();
+    rig.cli(&["--mount", &mount, "list"]).good();
+}
+
+#[test]
+fn a_refresh_that_fails_says_why_and_changes_nothing() {
+    let mut rig = Rig::new();
+    let put = |rig: &Rig, x: &str, rules: Value| {
+        rig.scene(
+            "lab",
+            json!({"skills": [skill("s", json!({"x": x}))], "ttlMs": 3_600_000, "rules": rules}),
+        );
+    };
+    put(&rig, "1\n", json!([]));
+    rig.up(&["lab"], &["--timeout", "1"]);
+    assert_eq!(rig.cat("lab/s/x"), ok("1\n"));
+    let error = json!({"code": -32603, "message": "not today"});
+    for (rules, target, word) in [
+        (
+            json!([{"method": "skills/get", "error": error}]),
+            "lab/s",
+            "not today",
+        ),
+        (
+            json!([{"method": "skills/list", "error": error}]),
+            "lab",
+            "not today",
+        ),
+        (json!([{"method": "skills/get", "hang": true}]), "lab/s", ""),
+    ] {
+        put(&rig, "2\n", rules);
+        let out = rig.tell(&["refresh", target]);
+        assert!(
+            out.code == Some(1) && out.err.contains(word) && !out.err.is_empty(),
+            "{target}: {out:?}"
+        );
+        assert_eq!(rig.cat("lab/s/x"), ok("1\n"), "{target}");
+        assert_eq!(rig.skill_status("lab/s")["state"], "held", "{target}");
+    }
+    put(&rig, "2\n", json!([]));
+    assert!(rig.ask(&["refresh", "lab/s"]).contains("1 rotated"));
+    assert_eq!(rig.cat("lab/s/x"), ok("2\n"));
+    // It may turn out to be something else altogether.
+    rig.scene(
+        "lab",
+        json!({"skills": [{"path": "s", "entry": {"resources": "dynamic"}}]}),
+    );
+    let said = rig.ask(&["refresh", "lab/s"]);
+    assert_eq!(rig.cat("lab/s/SKILL.md"), Err("EACCES"), "{said}");
+    rig.scene("lab", json!({}));
+    assert!(rig.ask(&["refresh", "lab/s"]).contains("no longer serves"));
+    assert_eq!(rig.ls("lab"), Ok(vec![]));
+}
+
+#[test]
+#[ignore = "only status and gate resolve a path first"]
+fn skills_are_named_by_relative_paths_and_through_links_too() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    rig.up(&["lab"], &[]);
+    std::os::unix::fs::symlink(rig.mount_point(), rig.dir().join("link")).unwrap();
+    for line in [
+        "cd $M/lab/s && B show .",
+        "cd $M/lab && B diff s",
+        "B show link/lab/s",
+        "B release $PWD/link/lab/s",
+    ] {
+        rig.sh(&line.replace("B ", &format!("{BIN} "))).good();
+    }
+}
