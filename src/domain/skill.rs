@@ -435,21 +435,32 @@ fn expected(claims: &[&Claim], binding: &[&Claim]) -> Option<Result<Expected, Di
     }))
 }
 
-/// What a file is, by all claims on it and whatever their standing: the same answer, the same
-/// inode. None while they disagree. The size is there in any case, for `stat`.
+/// What a file is, by the claims that may be read, or by all if none may: the same answer, the
+/// same inode. None while they disagree. The size is there in any case, for `stat`: it is that of
+/// the bytes that [`decide`] would serve, since the kernel cuts a read at it.
 pub fn identity(claims: &[Claim]) -> (Option<Expected>, u64) {
-    let all: Vec<&Claim> = claims.iter().collect();
-    let binding = binding(claims.iter());
+    let open = open(claims);
+    let judged = if open.is_empty() {
+        claims.iter().collect()
+    } else {
+        open
+    };
+    let binding = binding(judged.iter().copied());
     let size = binding.first().map_or(0, |c| c.file.size);
-    (expected(&all, &binding).and_then(Result::ok), size)
+    (expected(&judged, &binding).and_then(Result::ok), size)
+}
+
+/// The claims of skills that may be read.
+fn open(claims: &[Claim]) -> Vec<&Claim> {
+    claims
+        .iter()
+        .filter(|c| c.shown.standing == Standing::Open)
+        .collect()
 }
 
 /// Decides from all claims on one file; none if there is no claim.
 pub fn decide(claims: &[Claim]) -> Option<Decision> {
-    let open: Vec<&Claim> = claims
-        .iter()
-        .filter(|c| c.shown.standing == Standing::Open)
-        .collect();
+    let open = open(claims);
     if open.is_empty() {
         let standings = || claims.iter().map(|c| c.shown.standing);
         let lapsed = standings().find(|s| *s == Standing::Lapsed);

@@ -17,9 +17,9 @@
 //!
 //! Inode numbers are `slot << 40 | n`: slot 0 is our own files, the others the servers.
 
-use super::manifest::{Content, Declined, Reason};
+use super::manifest::{Content, Declined, Entry, Reason};
 use super::name::{Label, RelPath, SKILL_MD};
-use super::skill::{Claim, Consent, Decision, Role, Shown, Window, decide, identity};
+use super::skill::{Claim, Consent, Decision, Role, Shown, Standing, Window, decide, identity};
 use super::verify::Verified;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -1060,24 +1060,49 @@ fn branch_changes(old: &Arc<Branch>, new: &Arc<Branch>, out: &mut Vec<Change>) {
             }
         }
     }
-    // Only the files of a skill whose standing or window moved can need their pages dropped.
-    let before: HashMap<&str, &Shown> = old.skills().map(|s| (&*s.entry.uri, &**s)).collect();
-    let moved: HashSet<&str> = new
+    lost_pages(old, new, out);
+    // Only the files of a skill whose standing or window moved, or that is gone, can need their
+    // pages dropped.
+    let after: HashMap<&str, &Shown> = new.skills().map(|s| (&*s.entry.uri, &**s)).collect();
+    let state = |s: &Shown| (s.standing, s.window);
+    let moved: HashSet<&str> = old
         .skills()
-        .filter(|s| {
-            let was = before.get(&*s.entry.uri);
-            was.is_some_and(|b| (b.standing, b.window) != (s.standing, s.window))
-        })
+        .filter(|s| after.get(&*s.entry.uri).map(|a| state(a)) != Some(state(s)))
         .map(|s| &*s.entry.uri)
         .collect();
     if moved.is_empty() {
         return;
     }
-    for node in &new.nodes {
-        let now = new.claims(node);
-        if now.iter().any(|c| moved.contains(&*c.shown.entry.uri))
-            && let Some(then) = old.by_ino(node.ino)
-            && must_drop(&old.claims(then), &now)
+    for node in &old.nodes {
+        let then = old.claims(node);
+        // A skill that went its way may list the file no longer.
+        if then.iter().any(|c| moved.contains(&*c.shown.entry.uri))
+            && let Some(now) = new.by_ino(node.ino)
+            && must_drop(&then, &new.claims(now))
+        {
+            out.push(Change::Pages(node.ino));
+        }
+    }
+}
+
+/// A file that is gone stays in the kernel's pages, whole, for whoever has it open; it goes from
+/// them when the right to read it went at the same time.
+fn lost_pages(old: &Branch, new: &Branch, out: &mut Vec<Change>) {
+    let declined = new.declined.iter().filter_map(|d| d.uri.as_deref());
+    let mut rights: HashMap<&str, bool> = declined.map(|uri| (uri, false)).collect();
+    let readable = |s: &Arc<Shown>| s.standing == Standing::Open;
+    rights.extend(new.skills().map(|s| (&*s.entry.uri, readable(s))));
+    if rights.values().all(|readable| *readable) {
+        return;
+    }
+    for node in &old.nodes {
+        if !matches!(node.body, Body::Skill(..)) || new.by_ino(node.ino).is_some() {
+            continue;
+        }
+        // Only skills that vouched for these bytes count; one that was withdrawn lost no right.
+        let right = |e: &Arc<Entry>| *rights.get(&*e.uri).unwrap_or(&true);
+        if let Some(Decision::Serve(.., loads)) = decide(&old.claims(node))
+            && !loads.iter().any(right)
         {
             out.push(Change::Pages(node.ino));
         }
@@ -1160,8 +1185,7 @@ fn dir_changes(old: (&Branch, &Node), new: (&Branch, &Node), out: &mut Vec<Chang
 mod tests {
     use super::*;
     use crate::domain::digest::Digest;
-    use crate::domain::manifest::Entry;
-    use crate::domain::skill::{Known, Origin, Policy, Skill, Standing};
+    use crate::domain::skill::{Known, Origin, Policy, Skill};
     use crate::domain::verify::{Expected, Untrusted, verify};
     use proptest::prelude::*;
     use serde_json::json;

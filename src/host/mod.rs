@@ -10,7 +10,7 @@
 //!   inode that is no longer in the tree is stale, never another file.
 //! - Nothing is fetched but the file that somebody reads (HR-78, HR-79).
 //! - At most one lock is held at a time, and none across I/O or a message to the kernel; but for
-//!   the turn of who stores a server's state, which is there for that.
+//!   the one that puts the writes of a server's state in order, which is taken first.
 
 pub mod command;
 mod flight;
@@ -45,6 +45,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc as std_mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+/// The clock by which listings and failures age: one that a test can let pass.
+use tokio::time::Instant as Tick;
 
 /// A label's listing counts as fresh for at least this long, whatever its server says.
 const MIN_TTL: Duration = Duration::from_secs(1);
@@ -106,10 +108,10 @@ pub struct Host {
     policy: Policy,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
-    flights: Flights<(Key, Arc<str>, From), Result<Verified, ReadError>>,
-    /// Reads that failed a moment ago, by their URI as well: what one URI gave says nothing of
-    /// another that promises the same bytes.
-    memo: Mutex<HashMap<Failed, (Instant, ReadError)>>,
+    flights: Flights<(Asked, From), Result<Verified, ReadError>>,
+    /// Reads that failed a moment ago. What one URI gave says nothing of another that promises
+    /// the same bytes.
+    memo: Mutex<HashMap<Asked, (Tick, ReadError)>>,
     refusals: Mutex<Refusals>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
@@ -120,8 +122,9 @@ pub struct Host {
     started: SystemTime,
 }
 
-/// A read that failed: what was expected, at which URI.
-type Failed = (Key, Arc<str>);
+/// What a read asks for: at which server and URI, with which digest and frontmatter; without
+/// these while entries disagree on them.
+type Asked = (u16, Arc<str>, Option<(Digest, Option<Digest>)>);
 
 struct Slot {
     server: Server,
@@ -129,9 +132,9 @@ struct Slot {
     now: Mutex<Now>,
     /// Told when the journal of the windows is no longer what is on disk.
     windows_due: Notify,
-    /// Held while listing and verdicts are stored: what was taken first is stored first, and who
-    /// finds nothing to store knows that it is on disk.
-    storing: Mutex<()>,
+    /// Puts what is written to the state in order, so that the newest stays; whether the windows
+    /// are over.
+    storing: Mutex<bool>,
 }
 
 /// What is known of a server at this moment.
@@ -157,7 +160,7 @@ struct Now {
 
 struct ListingNow {
     /// None for a listing of an earlier run.
-    at: Option<Instant>,
+    at: Option<Tick>,
     ttl: Duration,
     truncated: Option<String>,
 }
@@ -263,7 +266,7 @@ impl Host {
                 source: OnceLock::new(),
                 now: Mutex::new(now_of),
                 windows_due: Notify::new(),
-                storing: Mutex::default(),
+                storing: Mutex::new(false),
             });
         }
         let ours = Arc::new(Branch::of_texts(&Default::default(), None, now));
@@ -353,33 +356,21 @@ impl Host {
 
     /// The content of a file, if it can be had without waiting for anything.
     pub fn read_now(&self, ino: u64) -> Option<Result<Verified, ReadError>> {
-        let file = match self.resolve(ino) {
+        let asked = match self.resolve(ino) {
             Err(e) => return Some(Err(e)),
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
-            Ok(Resolved::Disputed(claims)) => {
-                let failed = dispute(Tree::slot_of(ino), &claims)?;
-                return self.failed_a_moment_ago(&failed).map(Err);
+            Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
+            Ok(Resolved::File(file)) => {
+                if let Some(bytes) = self.memory.get(&file.key) {
+                    return Some(self.admit(&file, bytes));
+                }
+                file.asked()
             }
-            Ok(Resolved::File(file)) => file,
         };
-        if let Some(bytes) = self.memory.get(&file.key) {
-            return Some(self.admit(&file, bytes));
-        }
-        self.failed_a_moment_ago(&(file.key, file.expected.uri))
-            .map(Err)
-    }
-
-    fn failed_a_moment_ago(&self, failed: &Failed) -> Option<ReadError> {
         let memo = self.memo.lock();
-        memo.get(failed)
+        memo.get(&asked)
             .filter(|(at, _)| at.elapsed() < MEMO)
-            .map(|(_, e)| *e)
-    }
-
-    fn remember(&self, failed: Failed, e: ReadError) {
-        let mut memo = self.memo.lock();
-        memo.retain(|_, (at, _)| at.elapsed() < MEMO);
-        memo.insert(failed, (Instant::now(), e));
+            .map(|(_, e)| Err(*e))
     }
 
     /// The content of a file: from memory, from the disk or from its server, checked. Reading it
@@ -395,16 +386,16 @@ impl Host {
             Resolved::Text(text) => return Ok(text),
             Resolved::File(file) => file,
             Resolved::Disputed(claims) => {
-                let (key, uri) = dispute(Tree::slot_of(ino), &claims).ok_or(ReadError::Stale)?;
                 let host = Arc::clone(self);
-                let settle = move || async move { host.settle_dispute(ino, &claims).await };
-                let result = self.flights.join((key, uri, From::Anywhere), settle).await;
+                let asked = in_dispute(ino, &claims);
+                let settle = move || async move { Err(host.settle_dispute(ino, &claims).await) };
+                let result = self.flights.join((asked, From::Anywhere), settle).await;
                 return result.unwrap_or(Err(ReadError::Internal));
             }
         };
         let path = self.tree().path(ino).unwrap_or_default();
-        let (key, uri) = (file.key, Arc::clone(&file.expected.uri));
-        let flight = (key, uri, file.from);
+        let key = file.key;
+        let flight = (file.asked(), file.from);
         let host = Arc::clone(self);
         let fetch = move || async move { host.fetch(path, file).await };
         let result = self
@@ -499,9 +490,15 @@ impl Host {
         let result = self.fetch_once(&path, &file).await;
         match &result {
             Ok(bytes) => self.memory.put(file.key, bytes.clone()),
-            Err(e) => self.remember((file.key, file.expected.uri), *e),
+            Err(e) => self.remember(file.asked(), *e),
         }
         result
+    }
+
+    fn remember(&self, asked: Asked, e: ReadError) {
+        let mut memo = self.memo.lock();
+        memo.retain(|_, (at, _)| at.elapsed() < MEMO);
+        memo.insert(asked, (Tick::now(), e));
     }
 
     async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
@@ -648,16 +645,24 @@ impl Host {
         let mut entries: Vec<&Arc<Entry>> = claims.iter().map(|c| &c.entry).collect();
         entries.sort_by_key(|e| std::cmp::Reverse(e.dir.as_str().len()));
         for entry in entries {
-            let known = match ask_known(&**source, &entry.uri, deadline).await {
-                Ok(Known::Entry(new)) if new == *entry => continue,
-                Ok(known) => known,
-                Err(_) => continue,
+            let Ok(known) = ask_known(&**source, &entry.uri, deadline).await else {
+                continue;
             };
-            changed = true;
+            let differs = known != Known::Entry(Arc::clone(entry));
+            // The server may also have gone back to this entry from one that was seen since.
+            if !differs && self.newest(slot, &entry.uri).as_ref() == Some(entry) {
+                continue;
+            }
+            changed |= differs;
             let act = self.act(slot, &entry.uri, Act::Publish(known));
             let _ = tokio::time::timeout(FLUSH_WAIT, act).await;
         }
         changed
+    }
+
+    fn newest(&self, slot: u16, uri: &str) -> Option<Arc<Entry>> {
+        let now = self.slot(slot)?.now.lock();
+        now.skills.get(uri)?.newest().cloned()
     }
 
     /// Does something to a skill; returns when the tree shows it and the kernel knows.
@@ -684,11 +689,7 @@ impl Host {
 
     /// Two entries disagree on a file: asks for both, once; only if they still disagree the
     /// file fails (HR-37).
-    async fn settle_dispute(
-        self: Arc<Self>,
-        ino: u64,
-        claims: &[Claim],
-    ) -> Result<Verified, ReadError> {
+    async fn settle_dispute(&self, ino: u64, claims: &[Claim]) -> ReadError {
         let slot = Tree::slot_of(ino);
         let path = self.tree().path(ino).unwrap_or_default();
         let changed = self
@@ -697,10 +698,8 @@ impl Host {
         let refusal = Refusal::disputed(&path, claims, changed);
         let error = refusal.error;
         self.refuse(slot, refusal);
-        if let Some(failed) = dispute(slot, claims) {
-            self.remember(failed, error);
-        }
-        Err(error)
+        self.remember(in_dispute(ino, claims), error);
+        error
     }
 
     fn refuse(&self, slot: u16, refusal: Refusal) {
@@ -848,7 +847,7 @@ impl Host {
                     now.since = Instant::now();
                     if no_skills && now.listing.is_none() {
                         // It answered, and it serves no skills: that is an empty listing.
-                        let (at, ttl) = (Some(Instant::now()), MAX_TTL);
+                        let (at, ttl) = (Some(Tick::now()), MAX_TTL);
                         now.listing = Some(ListingNow {
                             at,
                             ttl,
@@ -904,7 +903,7 @@ impl Host {
         let branch = Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, unix_now());
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
-        self.memo.lock().retain(|((of, ..), _), _| *of != slot);
+        self.memo.lock().retain(|(of, ..), _| *of != slot);
     }
 
     /// Puts the next tree in place and tells the kernel what differs. Only the writer and its
@@ -999,6 +998,10 @@ impl Host {
             let host = Arc::clone(&self);
             let saved = blocking(move || {
                 let s = host.slot(slot)?;
+                let over = s.storing.lock();
+                if *over {
+                    return None;
+                }
                 let held: Vec<Arc<Entry>> = s
                     .now
                     .lock()
@@ -1022,6 +1025,8 @@ impl Host {
     /// Ends all windows: the mount is over (HR-72). Blocks on the disk.
     pub fn end_windows(&self) {
         for s in &self.slots {
+            let mut over = s.storing.lock();
+            *over = true;
             if let Some(Err(e)) = s.server.state.as_ref().map(|state| state.save_windows(&[])) {
                 tracing::warn!("{}: the open windows cannot be ended: {e}", s.server.label);
             }
@@ -1219,7 +1224,7 @@ impl Now {
         }
         self.forget_gone();
         self.listing = Some(ListingNow {
-            at: Some(Instant::now()),
+            at: Some(Tick::now()),
             ttl,
             truncated,
         });
@@ -1267,18 +1272,23 @@ struct File {
     claims: Vec<Claim>,
 }
 
+impl File {
+    fn asked(&self) -> Asked {
+        let (slot, digest, front) = self.key;
+        (slot, Arc::clone(&self.expected.uri), Some((digest, front)))
+    }
+}
+
+fn in_dispute(ino: u64, claims: &[Claim]) -> Asked {
+    let uri = claims.first().map(|c| Arc::clone(&c.file.uri));
+    (Tree::slot_of(ino), uri.unwrap_or_else(|| "".into()), None)
+}
+
 /// What an inode is, under the entries in force.
 enum Resolved {
     Text(Verified),
     File(File),
     Disputed(Vec<Claim>),
-}
-
-/// What a dispute is remembered by: no read that can succeed has the same key, since its digest
-/// is not one of a file.
-fn dispute(slot: u16, claims: &[Claim]) -> Option<Failed> {
-    let uri = Arc::clone(&claims.first()?.file.uri);
-    Some(((slot, Digest::of(uri.as_bytes()), None), uri))
 }
 
 /// Why bytes were not accepted.

@@ -22,6 +22,7 @@ mod identity;
 mod kernel;
 mod layering;
 mod lazy;
+mod model;
 mod nonroot;
 mod protocol;
 mod real_servers;
