@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    args_conflicts_with_subcommands = true,
+    subcommand_precedence_over_arg = true,
     after_help = "Examples:\n  \
         mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
         mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
@@ -235,9 +235,15 @@ pub enum Command {
     Forget {
         /// The label.
         label: String,
+        /// Where files were kept, if the mount was told so.
+        #[arg(long, value_name = "DIR")]
+        cache_dir: Option<PathBuf>,
     },
     /// Look after the cached files.
     Cache {
+        /// Where files were kept, if the mount was told so.
+        #[arg(long, value_name = "DIR", global = true)]
+        cache_dir: Option<PathBuf>,
         /// What to do.
         #[command(subcommand)]
         what: CacheCommand,

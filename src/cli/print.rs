@@ -68,7 +68,9 @@ pub fn list_json(status: &Status) -> Value {
 
 /// The skills for a prompt, at most so many characters of them; what does not fit is counted.
 pub fn list_prompt(status: &Status, xml: bool, max: Option<usize>) -> String {
-    let (mut items, mut left_out, mut used) = (Vec::new(), 0, 0);
+    // Room for the frame and for the note on what is left out.
+    let frame = status.mountpoint.chars().count() + 140;
+    let (mut items, mut left_out, mut used) = (Vec::new(), 0, frame);
     for server in &status.servers {
         for skill in &server.skills {
             let item = if xml {
@@ -318,8 +320,16 @@ pub fn detail(detail: &Detail) -> String {
 /// What differs between what is in force and what the server publishes.
 pub fn diff(detail: &Detail) -> String {
     let Some(changes) = &detail.changes else {
+        let what = if detail.state.contains("withdrawn") {
+            "the server no longer serves it; what is in force is what was held"
+        } else if detail.state.contains("needs-approval") && detail.state.contains("changed") {
+            "what was approved is not known here any more; this is what an approval would be for"
+        } else {
+            "what is in force is what the server publishes"
+        };
         return format!(
-            "{} ({}): what is in force is what the server publishes\n",
+            "{} ({}): {what}
+",
             detail.skill, detail.state
         );
     };

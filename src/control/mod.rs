@@ -294,8 +294,8 @@ async fn answer(host: &Arc<Host>, upcalls: &Upcalls, verb: Verb) -> Result<Reply
             Reply::Done(format!("approved {skill} ({set})"))
         }
         Verb::Revoke { skill } => {
-            host.revoke(&skill).await?;
-            Reply::Done(format!("revoked {skill}"))
+            let note = host.revoke(&skill).await?;
+            Reply::Done(format!("revoked {skill}{note}"))
         }
         Verb::Refresh { target } => {
             Reply::Done(format!("{target}: {}", host.refresh(&target).await?))

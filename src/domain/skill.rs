@@ -99,6 +99,8 @@ pub struct Skill {
     known: Known,
     held: Option<Arc<Entry>>,
     verdict: Option<Verdict>,
+    /// The entry that was approved in this run, to compare with what came after it.
+    approved: Option<Arc<Entry>>,
     origin: Origin,
 }
 
@@ -164,6 +166,7 @@ impl Skill {
             known,
             held: None,
             verdict: None,
+            approved: None,
             origin,
         }
     }
@@ -192,6 +195,11 @@ impl Skill {
     /// The entry of the acting window.
     pub fn held(&self) -> Option<&Arc<Entry>> {
         self.held.as_ref()
+    }
+
+    /// What a change is measured against: the held entry, or the one that was approved.
+    pub fn reference(&self) -> Option<&Arc<Entry>> {
+        self.held.as_ref().or(self.approved.as_ref())
     }
 
     /// The user's verdict.
@@ -311,6 +319,7 @@ impl Skill {
         if self.is_changed() {
             self.release();
         }
+        self.approved = self.newest().cloned();
         self.verdict = Some(Verdict::Approved(set, scope));
         Ok(())
     }

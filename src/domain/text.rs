@@ -37,6 +37,13 @@ pub fn printable(text: &str, max: usize) -> String {
     out
 }
 
+/// A name as one word of a shell command that a person may paste: safe to show, and quoted where
+/// a shell would read it otherwise.
+pub fn word(name: &str) -> String {
+    let shown = printable(name, 4096);
+    shlex::try_quote(&shown).map_or_else(|_| "''".to_owned(), |quoted| quoted.into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -252,6 +252,12 @@ impl Branch {
         self.skills.iter().map(|(shown, _)| shown)
     }
 
+    /// The skills that count as ones of their own: not those nested in another without consent.
+    pub fn own_skills(&self) -> Vec<Arc<Shown>> {
+        let own = self.skills.iter().filter(|(_, role)| *role == Role::Skill);
+        own.map(|(shown, _)| Arc::clone(shown)).collect()
+    }
+
     /// The declined ones, with those that the conflicts added.
     pub fn declined(&self) -> &[Arc<Declined>] {
         &self.declined

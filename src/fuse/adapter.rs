@@ -294,7 +294,12 @@ impl Filesystem for Adapter {
                 };
                 reply.entry(&ttl, &self.file_attr(NONE), Generation(0));
             }
-            other => reply.error(errno::of_lookup(other)),
+            other => {
+                if other == Lookup::Pending {
+                    self.host.refuse_pending(parent.0, name);
+                }
+                reply.error(errno::of_lookup(other));
+            }
         }
     }
 

@@ -3,10 +3,10 @@
 use super::report::{self, Status};
 use super::{Act, File, Host, ask_known};
 use crate::domain::diff::Diff;
-use crate::domain::manifest::{Entry, SetId};
+use crate::domain::manifest::{Entry, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
-use crate::domain::skill::{From, Known, Scope, Skill};
-use crate::domain::text::printable;
+use crate::domain::skill::{From, Known, Origin, Scope, Skill, Standing};
+use crate::domain::text::{printable, word};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
 use crate::source::{ChildKind, Event, Listing};
@@ -176,7 +176,7 @@ impl Host {
                 .map_or_else(|| value.to_string(), str::to_owned);
             Some(((*field).to_owned(), printable(&text, TEXT)))
         });
-        let held = skill.held().filter(|held| *held != &entry);
+        let held = skill.reference().filter(|held| *held != &entry);
         Ok(Detail {
             label: label.into(),
             server: printable(&s.server.shown, TEXT),
@@ -205,7 +205,8 @@ impl Host {
             .await
             .map_err(|moved| {
                 Trouble::Moved(format!(
-                    "{name}: {moved}; look at it again with: mount-skills approve {name}"
+                    "{name}: {moved}; look at it again with: mount-skills approve {}",
+                    word(name)
                 ))
             })?;
         self.stored(
@@ -215,13 +216,31 @@ impl Host {
     }
 
     /// Takes a skill away from readers, open files included (HR-112).
-    pub async fn revoke(&self, name: &str) -> Result<(), Trouble> {
+    /// What is still readable, through a skill that it is nested in, comes back as a note.
+    pub async fn revoke(&self, name: &str) -> Result<String, Trouble> {
         let (slot, uri) = self.find_skill(name)?;
         let _ = self.act(slot, &uri, Act::Revoke).await;
         self.stored(
             slot,
             "it is revoked for this mount, but that cannot be stored",
-        )
+        )?;
+        let skill = self.skill(slot, &uri)?;
+        let Some(dir) = skill.held().or(skill.newest()).map(|e| e.dir.clone()) else {
+            return Ok(String::new());
+        };
+        let tree = self.tree();
+        let outer = match tree.view(slot) {
+            Some(View::Listed(branch)) => branch
+                .skills()
+                .find(|s| dir.is_below(&s.entry.dir) && s.standing == Standing::Open)
+                .map(|s| s.entry.dir.to_string()),
+            _ => None,
+        };
+        let label = name.split('/').next().unwrap_or_default();
+        Ok(outer.map_or_else(String::new, |outer| {
+            let outer = printable(&format!("{label}/{outer}"), TEXT);
+            format!("; its files are still part of {outer} , which may be read: revoke that as well to take them away")
+        }))
     }
 
     fn stored(&self, slot: u16, but: &str) -> Result<(), Trouble> {
@@ -297,6 +316,20 @@ impl Host {
         let Listing { entries, .. } = &listing;
         let text = format!("{} published", report::count(entries.len(), "skill"));
         self.event(slot, Event::Listed(listing));
+        let named: Vec<Arc<str>> = {
+            let now = s.now.lock();
+            let named = now
+                .skills
+                .iter()
+                .filter(|(_, s)| s.origin() == Origin::Named);
+            named.map(|(uri, _)| Arc::clone(uri)).collect()
+        };
+        for uri in named {
+            // One that cannot be asked for now stays as it is known.
+            if let Ok(known) = ask_known(&**source, &uri, Instant::now() + self.timeout).await {
+                let _ = self.act(slot, &uri, Act::Refresh(known)).await;
+            }
+        }
         for uri in self.held(slot, None) {
             let _ = self.act(slot, &uri, Act::Release).await;
         }
@@ -315,6 +348,10 @@ impl Host {
             .ok_or_else(|| Trouble::Failed("not started".into()))?;
         let shown = printable(uri, TEXT);
         match ask_known(&**source, uri, Instant::now() + self.timeout).await {
+            Ok(Known::Entry(entry)) if s.server.refuses(&entry) => Err(Trouble::Failed(format!(
+                "{label}: {shown} is declined: {}; to allow it, mount with --allow-dynamic {label}",
+                Reason::Dynamic
+            ))),
             Ok(Known::Entry(entry)) => {
                 let path = self.mountpoint.join(label).join(entry.dir.as_str());
                 let _ = self
@@ -429,8 +466,9 @@ impl Host {
             return Ok(());
         }
         Err(Trouble::Failed(format!(
-            "execution is not approved for {name} (state: {}); the user may run: mount-skills approve --exec {name}",
-            skill.state(self.policy)
+            "execution is not approved for {name} (state: {}); the user may run: mount-skills approve --exec {}",
+            skill.state(self.policy),
+            word(name)
         )))
     }
 
@@ -469,26 +507,39 @@ impl Host {
             claims,
         };
         let path = format!("{}/{wanted}", detail.skill);
-        match Arc::clone(self).fetch(path, file).await {
-            Ok(bytes) => Ok((detail, bytes)),
-            Err(e) => Err(Trouble::Failed(format!(
-                "{name}: {wanted} cannot be shown ({e:?}); see: mount-skills status"
-            ))),
+        if let Ok(bytes) = self.fetch_once(&path, &file).await {
+            return Ok((detail, bytes));
         }
+        // What was looked at may have moved: then the next look is at what it is now.
+        let deadline = Instant::now() + self.timeout;
+        if let Some(source) = self.slot(slot).and_then(|s| s.source.get())
+            && let Ok(known) = ask_known(&**source, &uri, deadline).await
+            && known != Known::Entry(entry)
+        {
+            let _ = self.act(slot, &uri, Act::Publish(known)).await;
+            return Err(Trouble::Moved(format!(
+                "{name} changed meanwhile; look again"
+            )));
+        }
+        Err(Trouble::Failed(format!(
+            "{name}: {wanted} cannot be shown; the reason is in: mount-skills status"
+        )))
     }
 
-    /// Every skill that may be read, with the set in force: what `lock` writes.
+    /// Every skill that may be read as one of its own, with the set in force: what `lock` writes.
+    /// A nested skill that nobody consented to is not among them: a lock would approve it.
     pub fn locked(&self) -> Vec<(String, String, String)> {
         let tree = self.tree();
         let slots = (1u16..).zip(&self.slots);
         slots
             .flat_map(|(slot, s)| {
                 let label = s.server.label.to_string();
-                let skills: Vec<_> = match tree.view(slot) {
-                    Some(View::Listed(branch)) => branch.skills().cloned().collect(),
+                let skills = match tree.view(slot) {
+                    Some(View::Listed(branch)) => branch.own_skills(),
                     _ => Vec::new(),
                 };
-                skills.into_iter().filter_map(move |s| {
+                let open = skills.into_iter().filter(|s| s.standing == Standing::Open);
+                open.filter_map(move |s| {
                     Some((
                         label.clone(),
                         s.entry.set()?.to_string(),

@@ -83,6 +83,13 @@ pub struct Server {
     pub dynamic: Dynamic,
 }
 
+impl Server {
+    /// Whether the skill is one that the user did not allow to be read.
+    fn refuses(&self, entry: &Entry) -> bool {
+        entry.content == Content::Dynamic && self.dynamic == Dynamic::Declined
+    }
+}
+
 /// What becomes of dynamic skills, which have nothing to verify against (HR-35).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dynamic {
@@ -178,8 +185,8 @@ enum Message {
     ),
     /// A window was opened.
     Opened(u16),
-    /// The tree shall learn of the windows that were opened.
-    Settle(u16),
+    /// The tree shall learn of the windows that were opened; answered when the kernel knows.
+    Settle(u16, Option<oneshot::Sender<()>>),
     /// What the server showed in a directory; answered when the tree has it.
     Shown(u16, RelPath, Vec<DirChild>, oneshot::Sender<()>),
     Report,
@@ -361,6 +368,9 @@ impl Host {
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
+                if self.moves_a_window(&file) {
+                    return None;
+                }
                 if let Some(bytes) = self.memory.get(&file.key) {
                     return Some(self.admit(&file, bytes));
                 }
@@ -405,11 +415,36 @@ impl Host {
             .unwrap_or(Err(ReadError::Internal));
         // Decide again: the entry may have changed while the bytes were on their way.
         match (result, self.resolve(ino)) {
-            (Ok(bytes), Ok(Resolved::File(now))) if now.key == key => self.admit(&now, bytes),
+            (Ok(bytes), Ok(Resolved::File(now))) if now.key == key => {
+                let moves = self.moves_a_window(&now);
+                let bytes = self.admit(&now, bytes)?;
+                if moves {
+                    let (done, told) = oneshot::channel();
+                    let _ = self.inbox.send(Message::Settle(key.0, Some(done)));
+                    let _ = tokio::time::timeout(FLUSH_WAIT, told).await;
+                }
+                Ok(bytes)
+            }
             (Ok(_), Ok(_)) => Err(ReadError::Stale),
             (Ok(_), Err(e)) => Err(e),
             (Err(e), _) => Err(e),
         }
+    }
+
+    /// Whether serving a file moves a window to another entry: then all files of the skill change
+    /// with it, and the kernel must know before the reader goes on.
+    fn moves_a_window(&self, file: &File) -> bool {
+        let Some(s) = self
+            .slot(file.key.0)
+            .filter(|_| self.policy.hold == Hold::Reload)
+        else {
+            return false;
+        };
+        let now = s.now.lock();
+        file.loads.iter().any(|entry| {
+            let held = now.skills.get(&entry.uri).and_then(Skill::held);
+            held.is_some_and(|held| held != entry)
+        })
     }
 
     /// Opens the windows of what is about to be served; stale if one of the skills moved on.
@@ -561,6 +596,27 @@ impl Host {
         let error = refusal.error;
         self.refuse(slot, refusal);
         Err(error)
+    }
+
+    /// Somebody asked for a name that the server has by now and the held entry has not.
+    pub fn refuse_pending(&self, dir: u64, name: &str) {
+        let Some(path) = self.tree().path(dir) else {
+            return;
+        };
+        let skill = path.split('/').take(2).collect::<Vec<_>>().join("/");
+        let skill = self
+            .find(&path)
+            .ok()
+            .and_then(|(slot, uri)| {
+                let now = self.slot(slot)?.now.lock();
+                let label = &self.slot(slot)?.server.label;
+                Some(format!("{label}/{}", now.skills.get(&uri?)?.held()?.dir))
+            })
+            .unwrap_or(skill);
+        self.refuse(
+            Tree::slot_of(dir),
+            Refusal::pending(&format!("{path}/{name}"), &skill),
+        );
     }
 
     /// Whether files of dynamic skills may be read in this mount, so that opening matters.
@@ -734,10 +790,10 @@ impl Host {
                     let host = Arc::clone(&self);
                     tokio::spawn(async move {
                         tokio::time::sleep(OPENED_GAP).await;
-                        let _ = host.inbox.send(Message::Settle(slot));
+                        let _ = host.inbox.send(Message::Settle(slot, None));
                     });
                 }
-                Message::Settle(slot) => self.show_opened(slot, &changes),
+                Message::Settle(slot, done) => self.show_opened(slot, done, &changes),
                 Message::Shown(slot, dir, children, done) => {
                     if let Some(s) = self.slot(slot) {
                         s.now.lock().take_children(dir, children);
@@ -754,12 +810,17 @@ impl Host {
 
     /// Lets the tree know of windows that were opened, if there are any: what comes next may
     /// depend on them.
-    fn show_opened(&self, slot: u16, changes: &std_mpsc::Sender<Batch>) {
+    fn show_opened(
+        &self,
+        slot: u16,
+        done: Option<oneshot::Sender<()>>,
+        changes: &std_mpsc::Sender<Batch>,
+    ) {
         let opened = self
             .slot(slot)
             .is_some_and(|s| std::mem::take(&mut s.now.lock().opened));
-        if opened {
-            self.rebuild(slot, None, changes);
+        if opened || done.is_some() {
+            self.rebuild(slot, done, changes);
         }
     }
 
@@ -771,7 +832,7 @@ impl Host {
         (until, done): (Until, oneshot::Sender<Result<(), Moved>>),
         changes: &std_mpsc::Sender<Batch>,
     ) {
-        self.show_opened(slot, changes);
+        self.show_opened(slot, None, changes);
         let Some(s) = self.slot(slot) else { return };
         let result = {
             let mut now = s.now.lock();
@@ -833,7 +894,7 @@ impl Host {
 
     fn take(self: &Arc<Self>, slot: u16, event: Event, changes: &std_mpsc::Sender<Batch>) {
         let Some(s) = self.slot(slot) else { return };
-        self.show_opened(slot, changes);
+        self.show_opened(slot, None, changes);
         match event {
             Event::Link(link) => {
                 let absent = match &link {

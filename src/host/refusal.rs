@@ -2,7 +2,7 @@
 //! here with what was expected, what was found and what to do.
 
 use crate::domain::skill::Claim;
-use crate::domain::text::printable;
+use crate::domain::text::{printable, word};
 use crate::domain::verify::Mismatch;
 use crate::source::SourceError;
 use serde::{Deserialize, Serialize};
@@ -139,6 +139,16 @@ impl Refusal {
         Self::new(path, uri, ReadError::Denied, "revoked by the user", &next)
     }
 
+    /// A name that the server has by now and the held entry has not (HR-68).
+    pub(super) fn pending(path: &str, dir: &str) -> Self {
+        let next = format!(
+            "run: mount-skills refresh {}, then read SKILL.md again",
+            word(dir)
+        );
+        let reason = "the skill changed on its server after it was loaded, and this name is new";
+        Self::new(path, "", ReadError::Stale, reason, &next)
+    }
+
     /// A file that is not cached, of a held skill that changed.
     pub(super) fn held(path: &str, uri: &str) -> Self {
         let next = format!(
@@ -221,16 +231,16 @@ impl Refusal {
     }
 }
 
-/// The name on the command line of the skill a file most likely belongs to: its path is the
-/// mount's, and a skill's name is where its SKILL.md lies.
-fn skill_of<'a>(path: &'a str, uri: &str) -> &'a str {
+/// The name on the command line of the skill a file most likely belongs to, as a word for a
+/// shell: its path is the mount's, and a skill's name is where its SKILL.md lies.
+fn skill_of(path: &str, uri: &str) -> String {
     let own = uri.ends_with("/SKILL.md");
     let cut = if own {
         path.rsplit_once('/').map(|(dir, _)| dir)
     } else {
         None
     };
-    cut.unwrap_or(path)
+    word(cut.unwrap_or(path))
 }
 
 /// The latest refusals of each server, one a file and error.

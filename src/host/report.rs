@@ -9,7 +9,7 @@ use super::{Host, ListingNow, Now, Slot};
 use crate::domain::diff::Diff;
 use crate::domain::digest::Digest;
 use crate::domain::skill::{Approval, Consent, Hold, Policy, Skill, Standing};
-use crate::domain::text::printable;
+use crate::domain::text::{printable, word};
 use crate::domain::tree::{Branch, View};
 use crate::domain::verify::{Expected, Untrusted, Verified, verify};
 use crate::source::{Figures, Link};
@@ -313,7 +313,7 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
             let path = printable(&format!("{label}/{}", e.dir), TEXT);
             let newest = skill.newest().filter(|newest| *newest != e);
             Some(SkillStatus {
-                next: next_step(skill, policy, &path),
+                next: next_step(skill, policy, &format!("{label}/{}", e.dir)),
                 path,
                 uri: printable(&e.uri, TEXT),
                 name: printable(e.name(), 255),
@@ -347,6 +347,7 @@ fn approved(skill: &Skill, policy: Policy) -> Option<&'static str> {
 /// What to do about a skill that cannot be read, or not all of it.
 fn next_step(skill: &Skill, policy: Policy, path: &str) -> Option<String> {
     let shown = skill.shown(policy)?;
+    let path = word(path);
     let skill_changed = skill.is_changed();
     Some(match shown.standing {
         Standing::NotApproved => format!("the user may run: mount-skills approve {path}"),

@@ -97,6 +97,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         }
         return mount::mount(&cli.mount);
     };
+    if !cli.mount.servers.servers.is_empty() {
+        let text = "--server goes with mounting, not with a command; for a mount point of that name write ./NAME";
+        return Err(Failure::Usage(text.into()));
+    }
     let ask = Ask { mountpoint: cli.at };
     match command {
         Command::Run {
@@ -152,8 +156,12 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             })
         }
         Command::Status { what, json } => status(&ask, what.as_deref(), json),
-        Command::Show { skill, file, json } => show(&ask, &skill, &file, json),
+        Command::Show { skill, file, json } => {
+            let (ask, skill) = ask.about(skill);
+            show(&ask, &skill, &file, json)
+        }
         Command::Diff { skill, json } => {
+            let (ask, skill) = ask.about(skill);
             let detail = ask.describe(&skill)?;
             say(if json {
                 pretty(&detail)?
@@ -161,20 +169,32 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
                 print::diff(&detail)
             })
         }
-        Command::Approve { skill, set, exec } => approve(&ask, &skill, set, exec),
-        Command::Revoke { skill } => ask.done(Verb::Revoke { skill }),
-        Command::Refresh { target } => ask.done(Verb::Refresh { target }),
-        Command::Release { target } => ask.done(Verb::Release { target }),
+        Command::Approve { skill, set, exec } => {
+            let (ask, skill) = ask.about(skill);
+            approve(&ask, &skill, set, exec)
+        }
+        Command::Revoke { skill } => {
+            let (ask, skill) = ask.about(skill);
+            ask.done(Verb::Revoke { skill })
+        }
+        Command::Refresh { target } => {
+            let (ask, target) = ask.about(target);
+            ask.done(Verb::Refresh { target })
+        }
+        Command::Release { target } => {
+            let (ask, target) = ask.about(target);
+            ask.done(Verb::Release { target })
+        }
         Command::Add { label, uri } => ask.done(Verb::Add { label, uri }),
         Command::Gate { path } => {
             // Links and `..` are resolved here: it is about what would be run.
-            let full = std::fs::canonicalize(&path).ok();
-            let skill = full.map_or(path, |p| p.display().to_string());
+            let (ask, path) = ask.about(path);
+            let skill = std::fs::canonicalize(&path).map_or(path, |p| p.display().to_string());
             ask.done(Verb::Gate { skill })
         }
         Command::Lock { check } => lock::lock(&ask, check.as_deref()),
-        Command::Forget { label } => forget(&label),
-        Command::Cache { what } => cached(&what),
+        Command::Forget { label, cache_dir } => forget(&label, cache_dir),
+        Command::Cache { cache_dir, what } => cached(cache_dir, &what),
         Command::Unmount { mountpoint } => unmount(Ask {
             mountpoint: mountpoint.or(ask.mountpoint),
         }),
@@ -264,6 +284,26 @@ impl Ask {
         match self.send(verb)? {
             Reply::Trouble(trouble) => Err(trouble.into()),
             reply => Ok(reply),
+        }
+    }
+
+    /// The question about a name: a path that is there and lies in a mount says which mount it
+    /// is about, whatever links and dots it is written with.
+    fn about(self, name: String) -> (Self, String) {
+        let real = std::fs::canonicalize(&name)
+            .ok()
+            .filter(|_| self.mountpoint.is_none());
+        let Some(real) = real else {
+            return (self, name);
+        };
+        let mount = Self {
+            mountpoint: Some(real.clone()),
+        };
+        match mount.send(&Verb::Status { label: None }) {
+            Ok(Reply::Status(status)) if real.starts_with(&status.mountpoint) => {
+                (mount, real.display().to_string())
+            }
+            _ => (self, name),
         }
     }
 
@@ -430,7 +470,7 @@ fn approve(ask: &Ask, skill: &str, set: Option<String>, exec: bool) -> Result<()
 }
 
 /// Removes all that is kept of a server, unless it is in use.
-fn forget(label: &str) -> Result<(), Failure> {
+fn forget(label: &str, cache_dir: Option<PathBuf>) -> Result<(), Failure> {
     let label: Label = label.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
     let dirs = Dirs::find();
     let used = match control::ask(&dirs.control(), None, &Verb::Status { label: None }) {
@@ -449,17 +489,16 @@ fn forget(label: &str) -> Result<(), Failure> {
     let of = |dir: &Option<PathBuf>, remove: fn(&Path, &Label) -> io::Result<u64>| {
         dir.as_ref().map_or(Ok(0), |dir| remove(dir, &label))
     };
-    let removed = of(&dirs.cache, cache::forget)? + of(&dirs.state, state::forget)?;
+    let removed = of(&cache_dir.or(dirs.cache), cache::forget)? + of(&dirs.state, state::forget)?;
     say(match removed {
         0 => format!("nothing was kept of {label}"),
         _ => format!("forgot {label}: cached files, approvals, windows and listing"),
     })
 }
 
-fn cached(what: &CacheCommand) -> Result<(), Failure> {
-    let dir = Dirs::find()
-        .cache
-        .ok_or_else(|| Failure::Failed("there is no cache directory".into()))?;
+fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand) -> Result<(), Failure> {
+    let dir = cache_dir.or_else(|| Dirs::find().cache);
+    let dir = dir.ok_or_else(|| Failure::Failed("there is no cache directory".into()))?;
     let cache = Cache::open(&dir, u64::MAX).map_err(|e| Failure::Failed(e.to_string()))?;
     match what {
         CacheCommand::List { json } => {

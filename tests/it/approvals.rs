@@ -853,7 +853,6 @@ fn a_lock_mounts_exactly_its_sets_and_check_says_what_moved() {
 }
 
 #[test]
-#[ignore = "lock writes every skill that is shown, also what the user did not approve or took away"]
 fn a_lock_holds_no_skill_that_may_not_be_read() {
     let mut rig = Rig::new();
     let skills = ["yes", "no", "gone"].map(|n| skill(n, json!({"x": "x\n"})));
@@ -930,7 +929,6 @@ fn hr60_hr61_hr105_showing_a_file_is_no_load_and_needs_no_approval() {
 }
 
 #[test]
-#[ignore = "a failed show is remembered for a second and does not ask for the entry anew"]
 fn hr59_hr60_a_show_of_what_changed_does_not_spoil_the_next_read() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, x: &str| {
@@ -1012,7 +1010,6 @@ fn an_approval_that_cannot_be_stored_says_so() {
 }
 
 #[test]
-#[ignore = "the outer skill, which may be read, lists the same files"]
 fn hr112_revoking_a_nested_skill_takes_its_files_away_or_says_that_it_does_not() {
     let mut rig = Rig::new();
     let outer = json!({"inner/SKILL.md": skill_md("inner"), "inner/x": "x\n"});

@@ -238,7 +238,6 @@ fn hr114_hostile_text_is_escaped_by_every_command() {
 }
 
 #[test]
-#[ignore = "names are put into commands without quotes"]
 fn a_command_that_is_suggested_does_what_it_says_when_it_is_pasted_into_a_shell() {
     let mut rig = Rig::new();
     let name = "x;touch pwned $(id)";
@@ -329,7 +328,6 @@ fn list_formats_hold_every_skill_with_its_server_and_the_cap_counts_what_it_leav
 }
 
 #[test]
-#[ignore = "the head and the note on what was left out come on top of the cap"]
 fn max_chars_is_a_cap_on_all_that_is_printed() {
     let mut rig = Rig::new();
     rig.scene(
@@ -540,7 +538,6 @@ fn status_show_and_diff_answer_for_every_way_to_name_a_thing() {
 }
 
 #[test]
-#[ignore = "diff compares with the held entry itself when there is no newer one"]
 fn hr77_diff_of_a_withdrawn_skill_says_that_it_is_gone() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
@@ -556,7 +553,6 @@ fn hr77_diff_of_a_withdrawn_skill_says_that_it_is_gone() {
 }
 
 #[test]
-#[ignore = "the entry that was approved is not kept unless it is held"]
 fn hr74_diff_of_a_lapsed_skill_that_was_never_read_says_what_changed() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
@@ -678,7 +674,6 @@ fn commands_about_one_of_two_mounts_say_which_and_leave_the_other_alone() {
 }
 
 #[test]
-#[ignore = "only status finds the mount by a path below it"]
 fn a_path_below_one_of_two_mounts_says_which_it_is_about_to_every_command() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
@@ -705,7 +700,6 @@ fn a_path_below_one_of_two_mounts_says_which_it_is_about_to_every_command() {
 }
 
 #[test]
-#[ignore = "clap takes what follows for a mount point"]
 fn the_mount_may_be_said_before_the_command() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({}))]));
@@ -765,7 +759,6 @@ fn a_refresh_that_fails_says_why_and_changes_nothing() {
 }
 
 #[test]
-#[ignore = "only status and gate resolve a path first"]
 fn skills_are_named_by_relative_paths_and_through_links_too() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));

@@ -336,7 +336,6 @@ fn skill_flags_that_make_no_sense_are_refused_before_anything_is_mounted() {
 }
 
 #[test]
-#[ignore = "add prints the path of a skill that is declined right after it"]
 fn hr35_adding_a_dynamic_skill_fails_with_the_reason() {
     let mut rig = Rig::new();
     let dynamic = json!({"path": "dyn", "listed": false, "entry": {"resources": "dynamic"}});
@@ -425,7 +424,6 @@ fn c09_c10_c12_names_are_taken_to_the_byte_and_hidden_files_are_files() {
 }
 
 #[test]
-#[ignore = "a label's refresh takes the listing alone"]
 fn hr47_refresh_of_a_label_moves_its_unlisted_skills_too() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, x: &str| {
@@ -446,7 +444,6 @@ fn hr47_refresh_of_a_label_moves_its_unlisted_skills_too() {
 }
 
 #[test]
-#[ignore = "forget and the cache commands know the usual cache directory alone"]
 fn hr86_forget_reaches_a_cache_that_was_kept_elsewhere() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
@@ -457,6 +454,6 @@ fn hr86_forget_reaches_a_cache_that_was_kept_elsewhere() {
     let find = "find elsewhere -type f";
     crate::rig::until("a copy", 5.0, || !rig.sh(find).good().is_empty());
     rig.stop();
-    rig.cli(&["forget", "lab"]).good();
+    rig.cli(&[&["forget", "lab"], &flags[..]].concat()).good();
     assert_eq!(rig.sh(find).good(), "");
 }

@@ -179,7 +179,6 @@ fn hr68_hr73_while_the_old_entry_is_held_the_credit_note_is_none_of_the_skill() 
 }
 
 #[test]
-#[ignore = "a lookup is answered from the tree alone: ENOENT, and nothing counts it"]
 fn hr68_a_name_that_only_the_pending_entry_has_is_stale_and_counted() {
     let rig = pending();
     assert_eq!(

@@ -415,7 +415,6 @@ fn hold_reload_moves_when_the_skill_md_is_read_again_and_not_before() {
 }
 
 #[test]
-#[ignore = "the other files follow up to 0.2 s after the SKILL.md"]
 fn hold_reload_whoever_has_read_the_new_skill_md_reads_no_old_file_after_it() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, n: &str| {
