@@ -7,7 +7,7 @@
 use crate::domain::digest::Digest;
 use crate::domain::skill::Scope;
 use crate::host::Host;
-use crate::host::command::{Detail, Trouble};
+use crate::host::command::{Detail, Lock, Trouble};
 use crate::host::report::Status;
 use crate::store::{PrivateDir, Unsafe};
 use base64::Engine as _;
@@ -120,8 +120,8 @@ pub enum Reply {
     Content(Box<Detail>, String),
     /// Paths, and whether an entry has them.
     Live(Vec<(String, bool)>),
-    /// Label, set and URI of each skill.
-    Lock(Vec<(String, String, String)>),
+    /// Each skill and its set.
+    Lock(Vec<Lock>),
     /// It is done; what to tell the user, if anything.
     Done(String),
     /// It cannot be done.

@@ -59,6 +59,19 @@ pub struct Detail {
     pub changes: Option<Diff>,
 }
 
+/// One skill as `lock` sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// The server.
+    pub label: String,
+    /// The set in force.
+    pub set: String,
+    /// The URI of its SKILL.md, as the server spells it.
+    pub uri: String,
+    /// Whether it may be read: only then it is written to a lock file.
+    pub readable: bool,
+}
+
 /// One file of a skill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FileDetail {
@@ -526,9 +539,9 @@ impl Host {
         )))
     }
 
-    /// Every skill that may be read as one of its own, with the set in force: what `lock` writes.
-    /// A nested skill that nobody consented to is not among them: a lock would approve it.
-    pub fn locked(&self) -> Vec<(String, String, String)> {
+    /// Every skill that counts as one of its own, with the set in force. A nested skill that
+    /// nobody consented to is not among them: a lock would approve it.
+    pub fn locked(&self) -> Vec<Lock> {
         let tree = self.tree();
         let slots = (1u16..).zip(&self.slots);
         slots
@@ -538,13 +551,13 @@ impl Host {
                     Some(View::Listed(branch)) => branch.own_skills(),
                     _ => Vec::new(),
                 };
-                let open = skills.into_iter().filter(|s| s.standing == Standing::Open);
-                open.filter_map(move |s| {
-                    Some((
-                        label.clone(),
-                        s.entry.set()?.to_string(),
-                        s.entry.uri.to_string(),
-                    ))
+                skills.into_iter().filter_map(move |s| {
+                    Some(Lock {
+                        label: label.clone(),
+                        set: s.entry.set()?.to_string(),
+                        uri: s.entry.uri.to_string(),
+                        readable: s.standing == Standing::Open,
+                    })
                 })
             })
             .collect()

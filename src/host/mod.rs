@@ -368,11 +368,10 @@ impl Host {
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
-                if self.moves_a_window(&file) {
-                    return None;
-                }
-                if let Some(bytes) = self.memory.get(&file.key) {
-                    return Some(self.admit(&file, bytes));
+                match self.memory.get(&file.key) {
+                    Some(_) if self.moves_a_window(&file) => return None,
+                    Some(bytes) => return Some(self.admit(&file, bytes)),
+                    None => {}
                 }
                 file.asked()
             }

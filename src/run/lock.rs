@@ -8,6 +8,7 @@ use super::{Ask, Failure, say, unexpected};
 use crate::control::{Reply, Verb};
 use crate::domain::manifest::SetId;
 use crate::domain::skill::{Scope, Verdict};
+use crate::host::command::Lock;
 use crate::store::state::Verdicts;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,13 +66,18 @@ pub(super) fn lock(ask: &Ask, check: Option<&Path>) -> Result<(), Failure> {
     let Reply::Lock(rows) = ask.reply(&Verb::Lock)? else {
         return Err(unexpected());
     };
-    let mut text = "# mount-skills lock: label, set and URI of every skill in force\n".to_owned();
-    for (label, set, uri) in &rows {
-        text.push_str(&format!("{label} {set} {uri}\n"));
-    }
-    let Some(path) = check else { return say(text) };
+    let line = |row: &Lock| format!("{} {} {}\n", row.label, row.set, row.uri);
+    let Some(path) = check else {
+        let rows = rows.iter().filter(|r| r.readable).map(line);
+        let head = "# mount-skills lock: label, set and URI of every skill in force\n";
+        return say(format!("{head}{}", rows.collect::<String>()));
+    };
+    // What may not be read is compared as well: that it changed is why it may not.
+    let known = load(path)?;
+    let locked = |r: &&Lock| r.readable || known.contains_key(&(r.label.clone(), r.uri.clone()));
+    let text: String = rows.iter().filter(locked).map(line).collect();
     let now = parse(&text).map_err(Failure::Failed)?;
-    let differences = compare(&load(path)?, &now);
+    let differences = compare(&known, &now);
     if differences.is_empty() {
         return Ok(());
     }
