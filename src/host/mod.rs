@@ -167,6 +167,8 @@ pub enum Act {
     Name(Known),
     /// The window ends.
     Release,
+    /// The window moves to this entry, which is about to be read.
+    Load(Arc<Entry>),
     /// The set is approved.
     Approve(SetId, Scope),
     /// The skill is taken away.
@@ -318,7 +320,8 @@ impl Host {
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
                 if let Some(bytes) = self.memory.get(&file.key) {
-                    return Some(self.admit(&file, bytes));
+                    let moves = self.moves(&file).next().is_some();
+                    return (!moves).then(|| self.admit(&file, bytes));
                 }
                 file.asked()
             }
@@ -359,13 +362,37 @@ impl Host {
             .join(flight, fetch)
             .await
             .unwrap_or(Err(ReadError::Internal));
+        let bytes = result?;
         // Decide again: the entry may have changed while the bytes were on their way.
-        match (result, self.resolve(ino)) {
-            (Ok(bytes), Ok(Resolved::File(now))) if now.key == key => self.admit(&now, bytes),
-            (Ok(_), Ok(_)) => Err(ReadError::Stale),
-            (Ok(_), Err(e)) => Err(e),
-            (Err(e), _) => Err(e),
+        let mut file = self.still(ino, key)?;
+        // A window that moves changes what is shown: the reader must find the rest of it moved.
+        let moves: Vec<Arc<Entry>> = self.moves(&file).collect();
+        for entry in &moves {
+            let act = self.act(key.0, &entry.uri, Act::Load(Arc::clone(entry)));
+            let _ = tokio::time::timeout(FLUSH_WAIT, act).await;
         }
+        if !moves.is_empty() {
+            file = self.still(ino, key)?;
+        }
+        self.admit(&file, bytes)
+    }
+
+    /// The file of an inode, if it may be read and is what it was.
+    fn still(&self, ino: u64, key: Key) -> Result<File, ReadError> {
+        match self.resolve(ino)? {
+            Resolved::File(file) if file.key == key => Ok(file),
+            _ => Err(ReadError::Stale),
+        }
+    }
+
+    /// The entries to which reading a file moves windows that hold others ([`Hold::Reload`]).
+    fn moves<'a>(&'a self, file: &'a File) -> impl Iterator<Item = Arc<Entry>> + 'a {
+        let other = move |entry: &&Arc<Entry>| {
+            let now = self.slot(file.key.0).map(|s| s.now.lock());
+            let held = now.as_ref().and_then(|n| n.skills.get(&entry.uri)?.held());
+            held.is_some_and(|held| held != *entry)
+        };
+        file.loads.iter().filter(other).cloned()
     }
 
     /// Opens the windows of what is about to be served; stale if one of the skills moved on.
@@ -456,6 +483,9 @@ impl Host {
     }
 
     async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
+        if let Some(bytes) = self.memory.get(&file.key) {
+            return Ok(bytes);
+        }
         let File {
             key: (slot, ..),
             expected,
@@ -673,6 +703,10 @@ impl Host {
                     skill.release();
                     Ok(())
                 }
+                Act::Load(entry) => match skill.load(&entry, self.policy.hold) {
+                    true => Ok(()),
+                    false => Err(Moved),
+                },
                 Act::Approve(set, scope) => skill.approve(set, scope),
                 Act::Revoke => {
                     skill.revoke();
