@@ -496,3 +496,15 @@ fn model_regression_a_read_that_reloads_moves_the_rest_before_it_returns() {
         ops,
     });
 }
+
+#[test]
+fn model_a_damaged_blob_goes_also_while_the_server_is_down() {
+    let ops = [
+        Op::Read(A, OwnX, 1),
+        Op::Tamper(A, 0, Damage::Flip),
+        Op::Restart { crash: true },
+        Op::Up(A, false),
+        Op::Read(A, OwnX, 1),
+    ];
+    steps(Hold::Release, Approval::Server, &ops);
+}
