@@ -5,12 +5,13 @@ use super::{Act, File, Host, ask_known};
 use crate::domain::diff::Diff;
 use crate::domain::manifest::{Entry, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
-use crate::domain::skill::{From, Known, Origin, Scope, Skill, Standing};
+use crate::domain::skill::{From, Known, Origin, Scope, Shown, Skill, Standing};
 use crate::domain::text::{printable, word};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
 use crate::source::{ChildKind, Event, Listing};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -328,16 +329,16 @@ impl Host {
             .map_err(failed)?;
         let Listing { entries, .. } = &listing;
         let text = format!("{} published", report::count(entries.len(), "skill"));
-        self.event(slot, Event::Listed(listing));
-        let named: Vec<Arc<str>> = {
+        let silent: Vec<Arc<str>> = {
+            let listed: HashSet<&str> = entries.iter().map(|e| &*e.uri).collect();
             let now = s.now.lock();
-            let named = now
-                .skills
-                .iter()
-                .filter(|(_, s)| s.origin() == Origin::Named);
-            named.map(|(uri, _)| Arc::clone(uri)).collect()
+            let silent = now.skills.iter().filter(|(uri, skill)| {
+                skill.origin() == Origin::Named && !listed.contains(&***uri)
+            });
+            silent.map(|(uri, _)| Arc::clone(uri)).collect()
         };
-        for uri in named {
+        self.event(slot, Event::Listed(listing));
+        for uri in silent {
             // One that cannot be asked for now stays as it is known.
             if let Ok(known) = ask_known(&**source, &uri, Instant::now() + self.timeout).await {
                 let _ = self.act(slot, &uri, Act::Refresh(known)).await;
@@ -539,8 +540,8 @@ impl Host {
         )))
     }
 
-    /// Every skill that counts as one of its own, with the set in force. A nested skill that
-    /// nobody consented to is not among them: a lock would approve it.
+    /// Every skill that counts as one of its own and is not revoked, with the set in force. A
+    /// nested skill that nobody consented to is not among them: a lock would approve it.
     pub fn locked(&self) -> Vec<Lock> {
         let tree = self.tree();
         let slots = (1u16..).zip(&self.slots);
@@ -551,7 +552,8 @@ impl Host {
                     Some(View::Listed(branch)) => branch.own_skills(),
                     _ => Vec::new(),
                 };
-                skills.into_iter().filter_map(move |s| {
+                let kept = |s: &Arc<Shown>| s.standing != Standing::Revoked;
+                skills.into_iter().filter(kept).filter_map(move |s| {
                     Some(Lock {
                         label: label.clone(),
                         set: s.entry.set()?.to_string(),

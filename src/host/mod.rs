@@ -185,8 +185,8 @@ enum Message {
     ),
     /// A window was opened.
     Opened(u16),
-    /// The tree shall learn of the windows that were opened; answered when the kernel knows.
-    Settle(u16, Option<oneshot::Sender<()>>),
+    /// The tree shall learn of the windows that were opened.
+    Settle(u16),
     /// What the server showed in a directory; answered when the tree has it.
     Shown(u16, RelPath, Vec<DirChild>, oneshot::Sender<()>),
     Report,
@@ -212,6 +212,8 @@ pub enum Act {
     Name(Known),
     /// The window ends.
     Release,
+    /// The window moves to this entry, which is about to be read.
+    Load(Arc<Entry>),
     /// The set is approved.
     Approve(SetId, Scope),
     /// The skill is taken away.
@@ -368,10 +370,9 @@ impl Host {
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
-                match self.memory.get(&file.key) {
-                    Some(_) if self.moves_a_window(&file) => return None,
-                    Some(bytes) => return Some(self.admit(&file, bytes)),
-                    None => {}
+                if let Some(bytes) = self.memory.get(&file.key) {
+                    let moves = self.moves(&file).next().is_some();
+                    return (!moves).then(|| self.admit(&file, bytes));
                 }
                 file.asked()
             }
@@ -412,38 +413,37 @@ impl Host {
             .join(flight, fetch)
             .await
             .unwrap_or(Err(ReadError::Internal));
+        let bytes = result?;
         // Decide again: the entry may have changed while the bytes were on their way.
-        match (result, self.resolve(ino)) {
-            (Ok(bytes), Ok(Resolved::File(now))) if now.key == key => {
-                let moves = self.moves_a_window(&now);
-                let bytes = self.admit(&now, bytes)?;
-                if moves {
-                    let (done, told) = oneshot::channel();
-                    let _ = self.inbox.send(Message::Settle(key.0, Some(done)));
-                    let _ = tokio::time::timeout(FLUSH_WAIT, told).await;
-                }
-                Ok(bytes)
-            }
-            (Ok(_), Ok(_)) => Err(ReadError::Stale),
-            (Ok(_), Err(e)) => Err(e),
-            (Err(e), _) => Err(e),
+        let mut file = self.still(ino, key)?;
+        // A window that moves changes what is shown: the reader must find the rest of it moved.
+        let moves: Vec<Arc<Entry>> = self.moves(&file).collect();
+        for entry in &moves {
+            let act = self.act(key.0, &entry.uri, Act::Load(Arc::clone(entry)));
+            let _ = tokio::time::timeout(FLUSH_WAIT, act).await;
+        }
+        if !moves.is_empty() {
+            file = self.still(ino, key)?;
+        }
+        self.admit(&file, bytes)
+    }
+
+    /// The file of an inode, if it may be read and is what it was.
+    fn still(&self, ino: u64, key: Key) -> Result<File, ReadError> {
+        match self.resolve(ino)? {
+            Resolved::File(file) if file.key == key => Ok(file),
+            _ => Err(ReadError::Stale),
         }
     }
 
-    /// Whether serving a file moves a window to another entry: then all files of the skill change
-    /// with it, and the kernel must know before the reader goes on.
-    fn moves_a_window(&self, file: &File) -> bool {
-        let Some(s) = self
-            .slot(file.key.0)
-            .filter(|_| self.policy.hold == Hold::Reload)
-        else {
-            return false;
+    /// The entries to which reading a file moves windows that hold others ([`Hold::Reload`]).
+    fn moves<'a>(&'a self, file: &'a File) -> impl Iterator<Item = Arc<Entry>> + 'a {
+        let other = move |entry: &&Arc<Entry>| {
+            let now = self.slot(file.key.0).map(|s| s.now.lock());
+            let held = now.as_ref().and_then(|n| n.skills.get(&entry.uri)?.held());
+            held.is_some_and(|held| held != *entry)
         };
-        let now = s.now.lock();
-        file.loads.iter().any(|entry| {
-            let held = now.skills.get(&entry.uri).and_then(Skill::held);
-            held.is_some_and(|held| held != entry)
-        })
+        file.loads.iter().filter(other).cloned()
     }
 
     /// Opens the windows of what is about to be served; stale if one of the skills moved on.
@@ -536,6 +536,9 @@ impl Host {
     }
 
     async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
+        if let Some(bytes) = self.memory.get(&file.key) {
+            return Ok(bytes);
+        }
         let File {
             key: (slot, ..),
             expected,
@@ -789,10 +792,10 @@ impl Host {
                     let host = Arc::clone(&self);
                     tokio::spawn(async move {
                         tokio::time::sleep(OPENED_GAP).await;
-                        let _ = host.inbox.send(Message::Settle(slot, None));
+                        let _ = host.inbox.send(Message::Settle(slot));
                     });
                 }
-                Message::Settle(slot, done) => self.show_opened(slot, done, &changes),
+                Message::Settle(slot) => self.show_opened(slot, &changes),
                 Message::Shown(slot, dir, children, done) => {
                     if let Some(s) = self.slot(slot) {
                         s.now.lock().take_children(dir, children);
@@ -809,17 +812,12 @@ impl Host {
 
     /// Lets the tree know of windows that were opened, if there are any: what comes next may
     /// depend on them.
-    fn show_opened(
-        &self,
-        slot: u16,
-        done: Option<oneshot::Sender<()>>,
-        changes: &std_mpsc::Sender<Batch>,
-    ) {
+    fn show_opened(&self, slot: u16, changes: &std_mpsc::Sender<Batch>) {
         let opened = self
             .slot(slot)
             .is_some_and(|s| std::mem::take(&mut s.now.lock().opened));
-        if opened || done.is_some() {
-            self.rebuild(slot, done, changes);
+        if opened {
+            self.rebuild(slot, None, changes);
         }
     }
 
@@ -831,7 +829,7 @@ impl Host {
         (until, done): (Until, oneshot::Sender<Result<(), Moved>>),
         changes: &std_mpsc::Sender<Batch>,
     ) {
-        self.show_opened(slot, None, changes);
+        self.show_opened(slot, changes);
         let Some(s) = self.slot(slot) else { return };
         let result = {
             let mut now = s.now.lock();
@@ -859,6 +857,10 @@ impl Host {
                     skill.release();
                     Ok(())
                 }
+                Act::Load(entry) => match skill.load(&entry, self.policy.hold) {
+                    true => Ok(()),
+                    false => Err(Moved),
+                },
                 Act::Approve(set, scope) => skill.approve(set, scope),
                 Act::Revoke => {
                     skill.revoke();
@@ -893,7 +895,7 @@ impl Host {
 
     fn take(self: &Arc<Self>, slot: u16, event: Event, changes: &std_mpsc::Sender<Batch>) {
         let Some(s) = self.slot(slot) else { return };
-        self.show_opened(slot, None, changes);
+        self.show_opened(slot, changes);
         match event {
             Event::Link(link) => {
                 let absent = match &link {

@@ -72,10 +72,9 @@ pub(super) fn lock(ask: &Ask, check: Option<&Path>) -> Result<(), Failure> {
         let head = "# mount-skills lock: label, set and URI of every skill in force\n";
         return say(format!("{head}{}", rows.collect::<String>()));
     };
-    // What may not be read is compared as well: that it changed is why it may not.
+    // What may not be read is compared as well: that it is new or changed is why it may not.
     let known = load(path)?;
-    let locked = |r: &&Lock| r.readable || known.contains_key(&(r.label.clone(), r.uri.clone()));
-    let text: String = rows.iter().filter(locked).map(line).collect();
+    let text: String = rows.iter().map(line).collect();
     let now = parse(&text).map_err(Failure::Failed)?;
     let differences = compare(&known, &now);
     if differences.is_empty() {

@@ -233,6 +233,14 @@ impl Model {
             Some(word) => drop(self.known.insert(skill, word)),
             None => drop(self.known.remove(&skill)),
         }
+        self.forget_gone();
+    }
+
+    /// Of what is neither published nor held nor judged nothing is remembered.
+    fn forget_gone(&mut self) {
+        let (known, held, verdicts) = (&self.known, &self.held, &self.verdicts);
+        self.named
+            .retain(|s| known.contains_key(s) || held.contains_key(s) || verdicts.contains_key(s));
     }
 
     pub(super) fn list(&mut self, server: &Server, without: Option<Sk>, now: Instant) {
@@ -270,7 +278,17 @@ impl Model {
             if server.up {
                 wire.lists += 1;
                 self.list(server, None, now);
+                // The listing says nothing of these.
+                let silent = self.named.iter().copied();
+                let silent: Vec<Sk> = silent
+                    .filter(|s| !matches!(server.published.get(s), Some(Word::Entry(_))))
+                    .collect();
+                for skill in silent {
+                    wire.gets.push(skill);
+                    self.publish(skill, server.published.get(&skill).cloned());
+                }
                 self.held.clear();
+                self.forget_gone();
             }
             return done(server.up);
         };
@@ -280,6 +298,7 @@ impl Model {
         wire.gets.push(skill);
         self.publish(skill, server.published.get(&skill).cloned());
         self.held.remove(&skill);
+        self.forget_gone();
         self.memo.clear();
         Said::Done
     }
@@ -289,6 +308,7 @@ impl Model {
         let before = self.held.len();
         self.held
             .retain(|s, _| found.is_some_and(|f| f != Some(*s)));
+        self.forget_gone();
         if self.held.len() != before {
             self.memo.clear();
         }

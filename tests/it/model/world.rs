@@ -408,6 +408,7 @@ impl World {
         }
         self.check_files(&status);
         self.check_inodes();
+        self.check_pages();
         self.probe();
         self.check_wire(
             Default::default(),
@@ -591,36 +592,43 @@ impl World {
         }
     }
 
-    /// What was read through an inode that is gone is stale; and no page stays in the kernel of
-    /// a skill that may not be read any more.
-    pub(super) fn check_inodes(&mut self) {
-        let (policy, host) = (self.policy, self.host());
+    /// What was read through an inode that is gone is stale.
+    fn check_inodes(&self) {
+        let process = self.process.as_ref().unwrap();
+        for (ino, what) in &process.inodes {
+            if process.host.tree().attr(*ino).is_none() {
+                let got = self.run(process.host.read(*ino)).map(drop);
+                assert_eq!(got, Err(ReadError::Stale), "a gone inode that was {what:?}");
+            }
+        }
+    }
+
+    /// No page stays in the kernel of a skill that may not be read any more.
+    pub(super) fn check_pages(&mut self) {
         let process = self.process.as_mut().unwrap();
         for change in process.told.lock().unwrap().drain(..) {
             if let Change::Pages(ino) = change {
                 process.pages.remove(&ino);
             }
         }
-        for (ino, what) in &process.inodes {
-            if host.tree().attr(*ino).is_none() {
-                let got = process.runtime.block_on(host.read(*ino)).map(drop);
-                assert_eq!(got, Err(ReadError::Stale), "a gone inode that was {what:?}");
-            }
-        }
+        let tree = process.host.tree();
         for (ino, (l, skills)) in &process.pages {
             let model = &self.models[*l as usize];
-            let open = |s: &Sk| model.standing(*s, policy) == Standing::Open;
-            let (what, there) = (process.inodes[ino], host.tree().attr(*ino).is_some());
-            let withdrawn = |s: &Sk| !model.known.contains_key(s) && !model.held.contains_key(s);
+            let may = |s: &Sk| {
+                let withdrawn = !model.known.contains_key(s) && !model.held.contains_key(s);
+                withdrawn || model.standing(*s, self.policy) == Standing::Open
+            };
+            let what @ (_, file, body) = process.inodes[ino];
+            let there = tree.attr(*ino).is_some();
+            let claims = model.claims(file, self.policy);
+            let vouched = readable(&claims).iter().any(|c| c.row == body);
             assert!(
-                skills.iter().any(|s| open(s) || withdrawn(s)),
+                vouched || skills.iter().any(may),
                 "pages of {what:?} stay in the kernel, in the tree: {there}"
             );
         }
         // What left the tree while it could be read is not followed any further.
-        process
-            .pages
-            .retain(|ino, _| host.tree().attr(*ino).is_some());
+        process.pages.retain(|ino, _| tree.attr(*ino).is_some());
     }
 
     /// Reads every file whose read opens no window, asks no server and takes nothing from disk.
