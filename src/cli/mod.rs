@@ -21,7 +21,8 @@ use std::path::PathBuf;
         mount-skills status\n  \
         mount-skills unmount\n\n\
         Skills are named LABEL/SKILL-PATH, as in the mount; a path below the mount works too.\n\
-        Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the skill moved meanwhile.\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the skill moved meanwhile or the lock does\n\
+        not fit; `run` ends with its command's own code.\n\
         MOUNT_SKILLS_LOG sets the log level of stderr: error, warn (default), info, debug."
 )]
 pub struct Cli {

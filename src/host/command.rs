@@ -84,6 +84,12 @@ pub struct FileDetail {
     pub digest: String,
 }
 
+impl Detail {
+    /// Why there is nothing of a dynamic skill to show or approve.
+    pub const NO_SET: &str = "a dynamic skill: its server publishes no digests, so there is no \
+                              content to look at beforehand or to approve";
+}
+
 /// Frontmatter fields that ask for something; the rest is description.
 const REQUESTS: [&str; 5] = ["allowed-tools", "hooks", "scripts", "tools", "permissions"];
 
@@ -214,7 +220,9 @@ impl Host {
             let text = "this mount is locked; approve in one that is not, and write the lock anew";
             return Err(Trouble::Failed(text.into()));
         }
-        newest_or_held(&self.skill(slot, &uri)?)?;
+        if newest_or_held(&self.skill(slot, &uri)?)?.set().is_none() {
+            return Err(Trouble::Failed(format!("{name}: {}", Detail::NO_SET)));
+        }
         self.act(slot, &uri, Act::Approve(set, scope))
             .await
             .map_err(|moved| {
@@ -250,10 +258,10 @@ impl Host {
                 .map(|s| s.entry.dir.to_string()),
             _ => None,
         };
-        let label = name.split('/').next().unwrap_or_default();
+        let label = self.slot(slot).map_or("", |s| s.server.label.as_str());
         Ok(outer.map_or_else(String::new, |outer| {
             let outer = printable(&format!("{label}/{outer}"), TEXT);
-            format!("; its files are still part of {outer} , which may be read: revoke that as well to take them away")
+            format!("; its files are still part of {outer}, which may be read: revoke that as well to take them away")
         }))
     }
 
@@ -479,6 +487,9 @@ impl Host {
         if skill.may_execute(self.policy) {
             return Ok(());
         }
+        if newest_or_held(&skill)?.set().is_none() {
+            return Err(Trouble::Failed(format!("{name}: {}", Detail::NO_SET)));
+        }
         Err(Trouble::Failed(format!(
             "execution is not approved for {name} (state: {}); the user may run: mount-skills approve --exec {}",
             skill.state(self.policy),
@@ -496,6 +507,9 @@ impl Host {
         let detail = self.describe(name)?;
         let (slot, uri) = self.find_skill(name)?;
         let entry = newest_or_held(&self.skill(slot, &uri)?)?;
+        if entry.set().is_none() {
+            return Err(Trouble::Failed(format!("{name}: {}", Detail::NO_SET)));
+        }
         let wanted = file.unwrap_or("SKILL.md");
         let row = entry
             .files()

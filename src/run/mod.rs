@@ -128,14 +128,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
                 return say(pretty(&rows.collect::<Vec<_>>())?);
             }
             let rows = rows.iter().map(|(path, known)| match known {
-                true => format!(
-                    "{path}
-"
-                ),
-                false => format!(
-                    "{path}  (not in any entry)
-"
-                ),
+                true => format!("{path}\n"),
+                false => format!("{path}  (not in any entry)\n"),
             });
             say(rows.collect())
         }
@@ -146,7 +140,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             max_chars,
             live: None,
         } => {
-            let status = ask.status(label)?;
+            let status = listed(ask, label)?;
             let format = if json { Format::Json } else { format };
             say(match format {
                 Format::Text => print::list(&status),
@@ -187,9 +181,11 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Add { label, uri } => ask.done(Verb::Add { label, uri }),
         Command::Gate { path } => {
-            // Links and `..` are resolved here: it is about what would be run.
-            let (ask, path) = ask.about(path);
-            let skill = std::fs::canonicalize(&path).map_or(path, |p| p.display().to_string());
+            let real = std::fs::canonicalize(&path).map(|p| p.display().to_string());
+            let (ask, skill) = ask.about(path.clone());
+            // It is about what would be run: a file outside the mount is no skill, though its
+            // path may read like the name of one.
+            let skill = real.ok().filter(|_| skill == path).unwrap_or(skill);
             ask.done(Verb::Gate { skill })
         }
         Command::Lock { check } => lock::lock(&ask, check.as_deref()),
@@ -288,23 +284,21 @@ impl Ask {
     }
 
     /// The question about a name: a path that is there and lies in a mount says which mount it
-    /// is about, whatever links and dots it is written with.
+    /// is about, whatever links and dots it is written with, and becomes LABEL/PATH.
     fn about(self, name: String) -> (Self, String) {
-        let real = std::fs::canonicalize(&name)
-            .ok()
-            .filter(|_| self.mountpoint.is_none());
-        let Some(real) = real else {
+        let Ok(real) = std::fs::canonicalize(&name) else {
             return (self, name);
         };
-        let mount = Self {
-            mountpoint: Some(real.clone()),
+        let at = Self {
+            mountpoint: self.mountpoint.clone().or_else(|| Some(real.clone())),
         };
-        match mount.send(&Verb::Status { label: None }) {
-            Ok(Reply::Status(status)) if real.starts_with(&status.mountpoint) => {
-                (mount, real.display().to_string())
-            }
-            _ => (self, name),
+        if let Ok(Reply::Status(status)) = at.send(&Verb::Status { label: None })
+            && let Ok(below) = real.strip_prefix(&status.mountpoint)
+        {
+            let below = below.display().to_string();
+            return (at, below);
         }
+        (self, name)
     }
 
     /// For verbs whose answer is at most a line.
@@ -334,6 +328,30 @@ impl Ask {
 
 fn unexpected() -> Failure {
     Failure::Failed("the daemon gave an answer to another question; restart the mount".into())
+}
+
+/// The status of all servers, or of the one that a label, or a path of its directory, names.
+fn listed(ask: Ask, label: Option<String>) -> Result<Status, Failure> {
+    let Some(label) = label else {
+        return ask.status(None);
+    };
+    let (ask, label) = ask.about(label);
+    if label.is_empty() {
+        return ask.status(None);
+    }
+    if label.contains('/') {
+        let text = format!("list takes a LABEL; for one skill: mount-skills status {label}");
+        return Err(Failure::Usage(text));
+    }
+    let status = ask.status(Some(label.clone()))?;
+    if status.servers.is_empty() {
+        return Err(no_server(&status, &label));
+    }
+    Ok(status)
+}
+
+fn no_server(status: &Status, label: &str) -> Failure {
+    Failure::Failed(format!("{} has no server {label:?}", status.mountpoint))
 }
 
 fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
@@ -378,10 +396,7 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     let mut one = status.clone();
     one.servers.retain(|s| s.label == label);
     if one.servers.is_empty() {
-        return Err(Failure::Failed(format!(
-            "{} has no server {label:?}",
-            status.mountpoint
-        )));
+        return Err(no_server(&status, &label));
     }
     if json {
         return say(pretty(&one)?);
@@ -442,6 +457,13 @@ fn approve(ask: &Ask, skill: &str, set: Option<String>, exec: bool) -> Result<()
         None => {
             let detail = ask.describe(skill)?;
             say(print::detail(&detail))?;
+            if detail.set.is_empty() {
+                return Err(Failure::Failed(format!(
+                    "{}: {}",
+                    detail.skill,
+                    Detail::NO_SET
+                )));
+            }
             if !io::stdin().is_terminal() {
                 return Err(Failure::Usage(format!(
                     "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
@@ -478,12 +500,12 @@ fn forget(label: &str, cache_dir: Option<PathBuf>) -> Result<(), Failure> {
             let uses = status.servers.iter().any(|s| s.label == label.as_str());
             uses.then_some(status.mountpoint)
         }
-        Err(ControlError::Several(mounts)) => Some(mounts.join(", ")),
+        Err(ControlError::Several(mounts)) => Some(mounts.join("' or '")),
         _ => None,
     };
     if let Some(mountpoint) = used {
         return Err(Failure::Failed(format!(
-            "{label} may be in use at {mountpoint}; first run: mount-skills unmount {mountpoint}"
+            "{label} may be in use at '{mountpoint}'; first run: mount-skills unmount MOUNTPOINT"
         )));
     }
     let of = |dir: &Option<PathBuf>, remove: fn(&Path, &Label) -> io::Result<u64>| {
