@@ -1,6 +1,6 @@
 //! The Unix socket between the command line and a running daemon.
 //!
-//! One socket a mount, `$XDG_RUNTIME_DIR/mount-skills/<hash of the mount point>.sock`, mode 0600;
+//! One socket a mount, `$XDG_RUNTIME_DIR/mount-skills/run/<hash of the mount point>.sock`, mode 0600;
 //! either side must have the other's uid. One request a connection: a line of JSON with the
 //! protocol version and a verb; the reply is a line of JSON. Both are bounded, in size and time.
 

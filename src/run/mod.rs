@@ -1,6 +1,6 @@
 //! The only wiring: who is plugged into whom.
 //!
-//! One function a subcommand. What mounts is in [`mount`]; the rest asks a running daemon over
+//! One function a subcommand. What mounts is in `mount`; the rest asks a running daemon over
 //! its control socket and prints the answer.
 
 mod lock;
