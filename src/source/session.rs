@@ -20,7 +20,7 @@ use rmcp::model::{
     GetSkillRequest, GetSkillRequestParams, Implementation, ListSkillsRequest,
     PaginatedRequestParams, ProtocolVersion, ReadResourceDirectoryRequest,
     ReadResourceDirectoryRequestParams, ReadResourceRequest, ReadResourceRequestParams,
-    SKILLS_EXTENSION_ID, ServerResult,
+    SKILLS_EXTENSION_ID, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RoleClient,
@@ -59,6 +59,8 @@ const MAX_DIR_PAGES: usize = 100;
 const MAX_DISPUTES: usize = 32;
 /// Two listings of one server start at least this far apart.
 const LIST_GAP: Duration = Duration::from_secs(1);
+/// Hints of a change that come closer together than this are one.
+const HINT_GAP: Duration = Duration::from_secs(5);
 /// Bytes of content that may be on their way from one server at once, in KiB.
 const IN_FLIGHT_KIB: u32 = 48 * 1024;
 
@@ -378,6 +380,7 @@ impl Shared {
                     Some(why.unwrap_or_else(|| self.last_words("the server closed the connection".into())))
                 }
                 _ = self.keep_listing(&connection) => None,
+                _ = self.take_hints(&connection.peer) => None,
                 () = self.lost.notified() => Some("the connection was lost".to_owned()),
                 _ = stop.wait_for(|s| *s) => None,
             }
@@ -420,6 +423,26 @@ impl Shared {
                 let _ = tokio::time::timeout(gap, self.refresh.notified()).await;
             }
         }
+    }
+
+    /// Lists anew when the server says that its resources changed. Only a hint: a server may
+    /// promise to say so and not do it, and what it says proves nothing, so all else goes on as
+    /// without it. Asks only a server that announces `listChanged`.
+    async fn take_hints(&self, peer: &rmcp::Peer<RoleClient>) -> std::convert::Infallible {
+        let announced = peer.peer_info().is_some_and(|info| {
+            let resources = info.capabilities.resources.as_ref();
+            resources.is_some_and(|r| r.list_changed == Some(true))
+        });
+        if announced {
+            let filter = SubscriptionFilter::builder().resources_list_changed();
+            if let Ok(mut hints) = peer.listen(filter.build()).await {
+                while let Ok(Some(_)) = hints.next().await {
+                    self.refresh.notify_one();
+                    tokio::time::sleep(HINT_GAP).await;
+                }
+            }
+        }
+        std::future::pending().await
     }
 
     /// Pages through `skills/list`, within bounds (HR-45, HR-54).

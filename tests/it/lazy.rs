@@ -104,6 +104,42 @@ fn c42_hr51_a_stale_listing_is_asked_for_again_and_still_no_content() {
 }
 
 #[test]
+fn hr51_a_server_that_says_it_changed_is_listed_anew_before_its_listing_is_stale() {
+    let mut rig = Rig::new();
+    let meta = json!({"io.modelcontextprotocol/subscriptionId": "@ID@"});
+    let line = |method: &str, params: Value| {
+        let line = json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string();
+        line.replace("\"@ID@\"", "@ID@")
+    };
+    let ack = line(
+        "notifications/subscriptions/acknowledged",
+        json!({"notifications": {"resourcesListChanged": true}, "_meta": meta}),
+    );
+    let hint = line(
+        "notifications/resources/list_changed",
+        json!({"_meta": meta}),
+    );
+    let says = json!([{"method": "subscriptions/listen", "before": [ack, hint], "hang": true}]);
+    let capabilities = json!({"resources": {"listChanged": true},
+        "extensions": {"io.modelcontextprotocol/skills": {}}});
+    for (label, rules) in [("says", says), ("mute", json!([]))] {
+        let mut scene = tree(HOUR_MS);
+        scene["capabilities"] = capabilities.clone();
+        scene["rules"] = rules;
+        rig.scene(label, scene);
+    }
+    rig.up(&["says", "mute"], &[]);
+    crate::rig::until("a listing by hint", 10.0, || {
+        rig.seen("says", "skills/list") == 2
+    });
+    // One that refuses to say so is asked once and served as any other.
+    crate::rig::until("the question to the mute one", 10.0, || {
+        rig.seen("mute", "subscriptions/listen") == 1
+    });
+    assert_eq!(rig.seen("mute", "skills/list"), 1);
+}
+
+#[test]
 fn c42_hr79_grep_reads_each_file_once_and_the_second_time_none() {
     let mut rig = Rig::new();
     rig.scene("lab", tree(HOUR_MS));
