@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    run::complete();
     let asked = std::env::var("MOUNT_SKILLS_LOG").unwrap_or_else(|_| "warn".into());
     // A bare level is about this program and rmcp's catalog of skills, not about every crate.
     let filter = match asked.contains(['=', ',']) {

@@ -33,6 +33,9 @@ pub struct Cli {
     /// one is running.
     #[arg(long = "mount", value_name = "PATH", global = true)]
     pub at: Option<PathBuf>,
+    /// Print the answer of a command as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
     /// What else to do.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -150,9 +153,6 @@ pub enum Command {
         /// How to print them; markdown and xml are for a prompt.
         #[arg(long, value_enum, default_value_t)]
         format: Format,
-        /// The same as --format json.
-        #[arg(long, conflicts_with = "format")]
-        json: bool,
         /// Show instead what the server has in this directory now, and what of it no entry has.
         #[arg(long, value_name = "LABEL/PATH", conflicts_with_all = ["label", "format"])]
         live: Option<String>,
@@ -164,28 +164,19 @@ pub enum Command {
     Status {
         /// A label, a skill, or a path below the mount point.
         what: Option<String>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
     },
-    /// Print a skill's file without loading the skill.
+    /// Print a skill's file without loading the skill; as JSON, its content is base64.
     Show {
         /// The skill.
         skill: String,
         /// The file below it.
         #[arg(default_value = "SKILL.md")]
         file: String,
-        /// Print JSON, the content as base64.
-        #[arg(long)]
-        json: bool,
     },
     /// Show what the server publishes now against what is in force.
     Diff {
         /// The skill.
         skill: String,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
     },
     /// Show a skill's set and approve it, after asking.
     Approve {
@@ -281,11 +272,7 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
     /// List what is kept, by server.
-    List {
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    List,
     /// Hash every kept file again and remove what is damaged.
     Verify,
     /// Remove the least recently used files down to a size.

@@ -4,7 +4,7 @@
 //! A line a skill: label, set and URI, separated by blanks; `#` starts a comment. The URI comes
 //! last and may hold blanks.
 
-use super::{Ask, Failure, say, unexpected};
+use super::{Ask, Failure, pretty, say, unexpected};
 use crate::control::{Reply, Verb};
 use crate::domain::manifest::SetId;
 use crate::domain::skill::{Scope, Verdict};
@@ -62,12 +62,15 @@ pub(super) fn verdicts(locked: &Locked, label: &str) -> Verdicts {
 }
 
 /// Prints the lock of a mount, or compares it with a file.
-pub(super) fn lock(ask: &Ask, check: Option<&Path>) -> Result<(), Failure> {
+pub(super) fn lock(ask: &Ask, check: Option<&Path>, json: bool) -> Result<(), Failure> {
     let Reply::Lock(rows) = ask.reply(&Verb::Lock)? else {
         return Err(unexpected());
     };
     let line = |row: &Lock| format!("{} {} {}\n", row.label, row.set, row.uri);
     let Some(path) = check else {
+        if json {
+            return say(pretty(&rows)?);
+        }
         let rows = rows.iter().filter(|r| r.readable).map(line);
         let head = "# mount-skills lock: label, set and URI of every skill in force\n";
         return say(format!("{head}{}", rows.collect::<String>()));
@@ -77,10 +80,14 @@ pub(super) fn lock(ask: &Ask, check: Option<&Path>) -> Result<(), Failure> {
     let text: String = rows.iter().map(line).collect();
     let now = parse(&text).map_err(Failure::Failed)?;
     let differences = compare(&known, &now);
+    if json {
+        say(pretty(&differences)?)?;
+    } else {
+        say(differences.join("\n"))?;
+    }
     if differences.is_empty() {
         return Ok(());
     }
-    say(differences.join("\n"))?;
     Err(Failure::Moved(format!(
         "{} no longer fits what is mounted",
         path.display()

@@ -3,6 +3,7 @@
 //! One function a subcommand. What mounts is in `mount`; the rest asks a running daemon over
 //! its control socket and prints the answer.
 
+mod complete;
 mod lock;
 mod mount;
 mod progress;
@@ -24,6 +25,8 @@ use etcetera::BaseStrategy;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+pub use complete::complete;
 
 /// How long `unmount` waits until all is gone.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(15);
@@ -95,12 +98,23 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         if cli.mount.servers.servers.is_empty() {
             return Err(no_servers(&cli.mount.mountpoint));
         }
+        if cli.json {
+            return Err(no_json());
+        }
         return mount::mount(&cli.mount);
     };
     if !cli.mount.servers.servers.is_empty() {
         let text = "--server goes with mounting, not with a command; for a mount point of that name write ./NAME";
         return Err(Failure::Usage(text.into()));
     }
+    let answers = !matches!(
+        command,
+        Command::Run { .. } | Command::Serve { .. } | Command::Guard { .. }
+    );
+    if cli.json && !answers {
+        return Err(no_json());
+    }
+    let json = cli.json;
     let ask = Ask { mountpoint: cli.at };
     match command {
         Command::Run {
@@ -114,9 +128,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             mount::run(&servers, at.as_deref(), &command)
         }
         Command::List {
-            live: Some(target),
-            json,
-            ..
+            live: Some(target), ..
         } => {
             let Reply::Live(rows) = ask.reply(&Verb::Live { target })? else {
                 return Err(unexpected());
@@ -136,7 +148,6 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::List {
             label,
             format,
-            json,
             max_chars,
             live: None,
         } => {
@@ -149,12 +160,12 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
                 Format::Xml => print::list_prompt(&status, true, max_chars),
             })
         }
-        Command::Status { what, json } => status(&ask, what.as_deref(), json),
-        Command::Show { skill, file, json } => {
+        Command::Status { what } => status(&ask, what.as_deref(), json),
+        Command::Show { skill, file } => {
             let (ask, skill) = ask.about(skill);
             show(&ask, &skill, &file, json)
         }
-        Command::Diff { skill, json } => {
+        Command::Diff { skill } => {
             let (ask, skill) = ask.about(skill);
             let detail = ask.describe(&skill)?;
             say(if json {
@@ -165,35 +176,36 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Approve { skill, set, exec } => {
             let (ask, skill) = ask.about(skill);
-            approve(&ask, &skill, set, exec)
+            approve(&ask, &skill, set, exec, json)
         }
         Command::Revoke { skill } => {
             let (ask, skill) = ask.about(skill);
-            ask.done(Verb::Revoke { skill })
+            ask.done(Verb::Revoke { skill }, json)
         }
         Command::Refresh { target } => {
             let (ask, target) = ask.about(target);
-            ask.done(Verb::Refresh { target })
+            ask.done(Verb::Refresh { target }, json)
         }
         Command::Release { target } => {
             let (ask, target) = ask.about(target);
-            ask.done(Verb::Release { target })
+            ask.done(Verb::Release { target }, json)
         }
-        Command::Add { label, uri } => ask.done(Verb::Add { label, uri }),
+        Command::Add { label, uri } => ask.done(Verb::Add { label, uri }, json),
         Command::Gate { path } => {
             let real = std::fs::canonicalize(&path).map(|p| p.display().to_string());
             let (ask, skill) = ask.about(path.clone());
             // It is about what would be run: a file outside the mount is no skill, though its
             // path may read like the name of one.
             let skill = real.ok().filter(|_| skill == path).unwrap_or(skill);
-            ask.done(Verb::Gate { skill })
+            ask.done(Verb::Gate { skill }, json)
         }
-        Command::Lock { check } => lock::lock(&ask, check.as_deref()),
-        Command::Forget { label, cache_dir } => forget(&label, cache_dir),
-        Command::Cache { cache_dir, what } => cached(cache_dir, &what),
-        Command::Unmount { mountpoint } => unmount(Ask {
-            mountpoint: mountpoint.or(ask.mountpoint),
-        }),
+        Command::Lock { check } => lock::lock(&ask, check.as_deref(), json),
+        Command::Forget { label, cache_dir } => forget(&label, cache_dir, json),
+        Command::Cache { cache_dir, what } => cached(cache_dir, &what, json),
+        Command::Unmount { mountpoint } => {
+            let mountpoint = mountpoint.or(ask.mountpoint);
+            unmount(&Ask { mountpoint }, json)
+        }
         Command::Serve { dir, http, watch } => {
             let watch = if watch { Watch::Yes } else { Watch::No };
             let ready = |url: &str| {
@@ -215,6 +227,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+fn no_json() -> Failure {
+    Failure::Usage("--json goes with a command that answers; see: mount-skills --help".into())
 }
 
 fn no_servers(mountpoint: &Path) -> Failure {
@@ -239,6 +255,15 @@ fn say(text: String) -> Result<(), Failure> {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
+}
+
+/// Says that a command is done, and how.
+fn done(text: String, json: bool) -> Result<(), Failure> {
+    say(if json {
+        pretty(&serde_json::json!({"done": true, "text": text}))?
+    } else {
+        text
+    })
 }
 
 fn pretty(value: &impl serde::Serialize) -> Result<String, Failure> {
@@ -302,9 +327,9 @@ impl Ask {
     }
 
     /// For verbs whose answer is at most a line.
-    fn done(&self, verb: Verb) -> Result<(), Failure> {
+    fn done(&self, verb: Verb, json: bool) -> Result<(), Failure> {
         match self.reply(&verb)? {
-            Reply::Done(text) => say(text),
+            Reply::Done(text) => done(text, json),
             _ => Err(unexpected()),
         }
     }
@@ -446,7 +471,13 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
 }
 
 /// Shows what would be approved and asks; or takes the set that the user already knows.
-fn approve(ask: &Ask, skill: &str, set: Option<String>, exec: bool) -> Result<(), Failure> {
+fn approve(
+    ask: &Ask,
+    skill: &str,
+    set: Option<String>,
+    exec: bool,
+    json: bool,
+) -> Result<(), Failure> {
     let scope = if exec {
         Scope::ReadAndExecute
     } else {
@@ -456,7 +487,12 @@ fn approve(ask: &Ask, skill: &str, set: Option<String>, exec: bool) -> Result<()
         Some(set) => set,
         None => {
             let detail = ask.describe(skill)?;
-            say(print::detail(&detail))?;
+            // What is asked about is for a person, and stdout for the answer.
+            if json {
+                let _ = write!(io::stderr(), "{}", print::detail(&detail));
+            } else {
+                say(print::detail(&detail))?;
+            }
             if detail.set.is_empty() {
                 return Err(Failure::Failed(format!(
                     "{}: {}",
@@ -484,15 +520,16 @@ fn approve(ask: &Ask, skill: &str, set: Option<String>, exec: bool) -> Result<()
             detail.set
         }
     };
-    ask.done(Verb::Approve {
+    let verb = Verb::Approve {
         skill: skill.into(),
         set,
         scope,
-    })
+    };
+    ask.done(verb, json)
 }
 
 /// Removes all that is kept of a server, unless it is in use.
-fn forget(label: &str, cache_dir: Option<PathBuf>) -> Result<(), Failure> {
+fn forget(label: &str, cache_dir: Option<PathBuf>, json: bool) -> Result<(), Failure> {
     let label: Label = label.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
     let dirs = Dirs::find();
     let used = match control::ask(&dirs.control(), None, &Verb::Status { label: None }) {
@@ -512,20 +549,21 @@ fn forget(label: &str, cache_dir: Option<PathBuf>) -> Result<(), Failure> {
         dir.as_ref().map_or(Ok(0), |dir| remove(dir, &label))
     };
     let removed = of(&cache_dir.or(dirs.cache), cache::forget)? + of(&dirs.state, state::forget)?;
-    say(match removed {
+    let text = match removed {
         0 => format!("nothing was kept of {label}"),
         _ => format!("forgot {label}: cached files, approvals, windows and listing"),
-    })
+    };
+    done(text, json)
 }
 
-fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand) -> Result<(), Failure> {
+fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result<(), Failure> {
     let dir = cache_dir.or_else(|| Dirs::find().cache);
     let dir = dir.ok_or_else(|| Failure::Failed("there is no cache directory".into()))?;
     let cache = Cache::open(&dir, u64::MAX).map_err(|e| Failure::Failed(e.to_string()))?;
     match what {
-        CacheCommand::List { json } => {
+        CacheCommand::List => {
             let shelves = cache.shelves();
-            if *json {
+            if json {
                 let rows = shelves.iter().map(|(name, files, bytes)| {
                     serde_json::json!({"server": name, "files": files, "bytes": bytes})
                 });
@@ -542,16 +580,28 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand) -> Result<(), Failure
         }
         CacheCommand::Verify => {
             let (checked, removed) = cache.verify();
+            if json {
+                return say(pretty(
+                    &serde_json::json!({"checked": checked, "removed": removed}),
+                )?);
+            }
             say(format!(
                 "{} checked, {removed} damaged and removed",
                 count(checked, "file")
             ))
         }
-        CacheCommand::Prune { to } => say(format!("freed {}", print::size(cache.prune(to << 20)))),
+        CacheCommand::Prune { to } => {
+            let freed = cache.prune(to << 20);
+            say(if json {
+                pretty(&serde_json::json!({"freed_bytes": freed}))?
+            } else {
+                format!("freed {}", print::size(freed))
+            })
+        }
     }
 }
 
-fn unmount(ask: Ask) -> Result<(), Failure> {
+fn unmount(ask: &Ask, json: bool) -> Result<(), Failure> {
     match ask.send(&Verb::Unmount) {
         Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
         Ok(_) => {
@@ -559,14 +609,14 @@ fn unmount(ask: Ask) -> Result<(), Failure> {
             let until = Instant::now() + UNMOUNT_PATIENCE;
             while Instant::now() < until {
                 if let Err(ControlError::None { .. }) = ask.send(&Verb::Status { label: None }) {
-                    return Ok(());
+                    return done(String::new(), json);
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
             let text = "the daemon is still ending; look again with: mount-skills status";
             Err(Failure::Failed(text.into()))
         }
-        Err(ControlError::None { at }) => say(format!("nothing is mounted{at}")),
+        Err(ControlError::None { at }) => done(format!("nothing is mounted{at}"), json),
         Err(e) => Err(e.into()),
     }
 }

@@ -1,0 +1,70 @@
+//! What a shell may complete: commands, options, and the names of the skills that are mounted.
+//!
+//! A shell asks by setting `COMPLETE`, as clap_complete defines it. Names come from the live
+//! mount, so a daemon that does not answer at once offers none, and the shell goes on.
+
+use super::{Ask, Verb};
+use crate::cli::Cli;
+use crate::control::Reply;
+use clap::CommandFactory;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::env::CompleteEnv;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a shell waits for names.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The arguments that name a label or a skill.
+const NAMED: [(&str, &str); 10] = [
+    ("list", "label"),
+    ("status", "what"),
+    ("show", "skill"),
+    ("diff", "skill"),
+    ("approve", "skill"),
+    ("revoke", "skill"),
+    ("refresh", "target"),
+    ("release", "target"),
+    ("add", "label"),
+    ("gate", "path"),
+];
+
+/// Answers a shell that asks for completions, and ends the program; returns if none does.
+pub fn complete() {
+    CompleteEnv::with_factory(command).complete();
+}
+
+fn command() -> clap::Command {
+    NAMED.iter().fold(Cli::command(), |cli, (name, arg)| {
+        let labels_only = *arg == "label";
+        cli.mut_subcommand(name, |sub| {
+            let candidates = ArgValueCandidates::new(move || names(labels_only));
+            sub.mut_arg(arg, |a| a.add(candidates))
+        })
+    })
+}
+
+/// The labels of the mount, and the names of its skills unless only labels are asked for.
+fn names(labels_only: bool) -> Vec<CompletionCandidate> {
+    let (answer, status) = mpsc::channel();
+    std::thread::spawn(move || {
+        let ask = Ask { mountpoint: None };
+        let _ = answer.send(ask.send(&Verb::Status { label: None }));
+    });
+    let Ok(Ok(Reply::Status(status))) = status.recv_timeout(PATIENCE) else {
+        return Vec::new();
+    };
+    let of_server = |server: crate::host::report::ServerStatus| {
+        let skills = server.skills.into_iter().filter(|_| !labels_only);
+        std::iter::once(server.label).chain(skills.map(|s| s.path).collect::<Vec<_>>())
+    };
+    let names = status.servers.into_iter().flat_map(of_server);
+    names.map(CompletionCandidate::new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_argument_that_is_completed_is_there() {
+        super::command().debug_assert();
+    }
+}
