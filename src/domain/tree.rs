@@ -32,6 +32,8 @@ pub const UNKNOWN_SIZE: u64 = 1;
 const SLOT_SHIFT: u32 = 40;
 /// Cookies 1 and 2 are `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
+/// Files that left one server's tree, of which this many are remembered; the pages of others go.
+const MAX_GHOSTS: usize = 10_000;
 /// Cookies of the labels in the root come after those of our own files.
 const LABEL_COOKIES: u64 = 1 << SLOT_SHIFT;
 
@@ -129,8 +131,17 @@ pub struct Branch {
     index: Vec<(u64, u32)>,
     skills: Skills,
     declined: Vec<Arc<Declined>>,
+    ghosts: Vec<Ghost>,
     next_ino: u64,
     next_cookie: u64,
+}
+
+/// A file that left the tree while it could be read: whoever has it open may read on from the
+/// kernel's pages, until none of the skills that vouched for it may be read.
+#[derive(Debug, Clone)]
+struct Ghost {
+    ino: u64,
+    skills: Vec<Arc<str>>,
 }
 
 /// A node on its way into a branch.
@@ -619,6 +630,7 @@ impl Builder {
             index: Vec::new(),
             skills,
             declined,
+            ghosts: Vec::new(),
             next_ino: 0,
             next_cookie: 0,
         };
@@ -639,6 +651,7 @@ impl Builder {
             .collect();
         index.sort_unstable();
         branch.index = index;
+        branch.ghosts = previous.map_or_else(Vec::new, |old| ghosts(old, &branch));
         branch
     }
 
@@ -1091,28 +1104,38 @@ fn branch_changes(old: &Arc<Branch>, new: &Arc<Branch>, out: &mut Vec<Change>) {
     }
 }
 
-/// A file that is gone stays in the kernel's pages, whole, for whoever has it open; it goes from
-/// them when the right to read it went at the same time.
-fn lost_pages(old: &Branch, new: &Branch, out: &mut Vec<Change>) {
+/// The files that left the tree now or earlier.
+fn left<'a>(old: &'a Branch, new: &'a Branch) -> impl Iterator<Item = Ghost> + 'a {
+    let skill_files = old
+        .nodes
+        .iter()
+        .filter(|n| matches!(n.body, Body::Skill(..)));
+    let gone = skill_files.filter(|n| new.by_ino(n.ino).is_none());
+    let now = gone.filter_map(|node| match decide(&old.claims(node)) {
+        Some(Decision::Serve(.., loads)) => Some(Ghost {
+            ino: node.ino,
+            skills: loads.iter().map(|e| Arc::clone(&e.uri)).collect(),
+        }),
+        _ => None,
+    });
+    now.chain(old.ghosts.iter().cloned())
+}
+
+/// Those that left the tree and may still be read: a skill that was withdrawn lost no right.
+fn ghosts(old: &Branch, new: &Branch) -> Vec<Ghost> {
     let declined = new.declined.iter().filter_map(|d| d.uri.as_deref());
     let mut rights: HashMap<&str, bool> = declined.map(|uri| (uri, false)).collect();
     let readable = |s: &Arc<Shown>| s.standing == Standing::Open;
     rights.extend(new.skills().map(|s| (&*s.entry.uri, readable(s))));
-    if rights.values().all(|readable| *readable) {
-        return;
-    }
-    for node in &old.nodes {
-        if !matches!(node.body, Body::Skill(..)) || new.by_ino(node.ino).is_some() {
-            continue;
-        }
-        // Only skills that vouched for these bytes count; one that was withdrawn lost no right.
-        let right = |e: &Arc<Entry>| *rights.get(&*e.uri).unwrap_or(&true);
-        if let Some(Decision::Serve(.., loads)) = decide(&old.claims(node))
-            && !loads.iter().any(right)
-        {
-            out.push(Change::Pages(node.ino));
-        }
-    }
+    let right = |uri: &Arc<str>| *rights.get(&**uri).unwrap_or(&true);
+    let kept = left(old, new).filter(|ghost| ghost.skills.iter().any(right));
+    kept.take(MAX_GHOSTS).collect()
+}
+
+fn lost_pages(old: &Branch, new: &Branch, out: &mut Vec<Change>) {
+    let kept: HashSet<u64> = new.ghosts.iter().map(|ghost| ghost.ino).collect();
+    let lost = left(old, new).filter(|ghost| !kept.contains(&ghost.ino));
+    out.extend(lost.map(|ghost| Change::Pages(ghost.ino)));
 }
 
 /// Whether what was read before must not be read from the kernel's pages now.
@@ -1556,6 +1579,44 @@ mod tests {
                 "{standing:?} {window:?}: {found:?}"
             );
         }
+    }
+
+    #[test]
+    fn hr_112_pages_of_what_left_the_tree_go_when_its_skill_may_be_read_no_longer() {
+        let entry = |body: &str| entry("skill://a", &[("x", body)]);
+        let next = |shown: Shown, previous: Option<&Branch>| {
+            let (beyond, seen) = (Beyond::default(), Seen::new());
+            let shown = vec![Arc::new(shown)];
+            Arc::new(Branch::of_skills(
+                1,
+                shown,
+                Vec::new(),
+                &beyond,
+                previous,
+                &seen,
+                0,
+            ))
+        };
+        let pages = |old: &Arc<Branch>, new: &Arc<Branch>| {
+            let mut found = Vec::new();
+            branch_changes(old, new, &mut found);
+            found.retain(|c| matches!(c, Change::Pages(_)));
+            found
+        };
+        let (a, b) = (shown(&entry("1")), shown(&entry("2")));
+        let first = next((*a).clone(), None);
+        let rotated = next((*b).clone(), Some(&first));
+        let again = next((*b).clone(), Some(&rotated));
+        assert_eq!(pages(&first, &rotated), []);
+        assert_eq!(pages(&rotated, &again), []);
+        let revoked = Shown {
+            standing: Standing::Revoked,
+            ..(*b).clone()
+        };
+        let gone = again.ghosts[0].ino;
+        let last = next(revoked, Some(&again));
+        assert!(pages(&again, &last).contains(&Change::Pages(gone)));
+        assert!(last.ghosts.is_empty());
     }
 
     #[test]

@@ -408,7 +408,7 @@ impl World {
         }
         self.check_files(&status);
         self.check_inodes();
-        self.check_pages(true);
+        self.check_pages();
         self.probe();
         self.check_wire(
             Default::default(),
@@ -603,9 +603,8 @@ impl World {
         }
     }
 
-    /// No page stays in the kernel of a skill that may not be read any more. What left the tree
-    /// while it could be read is not followed: after one change that is known from the outcome.
-    pub(super) fn check_pages(&mut self, one_change: bool) {
+    /// No page stays in the kernel of a skill that may not be read any more.
+    pub(super) fn check_pages(&mut self) {
         let process = self.process.as_mut().unwrap();
         for change in process.told.lock().unwrap().drain(..) {
             if let Change::Pages(ino) = change {
@@ -614,8 +613,7 @@ impl World {
         }
         let tree = process.host.tree();
         let there = |ino: &u64| tree.attr(*ino).is_some();
-        process.pages.retain(|ino, _| one_change || there(ino));
-        for (ino, (l, skills)) in &process.pages {
+        for (ino, (l, skills)) in &mut process.pages {
             let model = &self.models[*l as usize];
             let may = |s: &Sk| {
                 let withdrawn = !model.known.contains_key(s) && !model.held.contains_key(s);
@@ -623,14 +621,21 @@ impl World {
             };
             let what @ (_, file, body) = process.inodes[ino];
             let claims = model.claims(file, self.policy);
-            let vouched = readable(&claims).iter().any(|c| c.row == body);
+            let claims = readable(&claims);
+            let vouch: Vec<Sk> = claims
+                .iter()
+                .filter(|c| c.row == body)
+                .map(|c| c.entry.skill)
+                .collect();
+            if !vouch.is_empty() {
+                *skills = vouch;
+            }
             assert!(
-                vouched || skills.iter().any(may),
+                skills.iter().any(may),
                 "pages of {what:?} stay in the kernel, in the tree: {}",
                 there(ino)
             );
         }
-        process.pages.retain(|ino, _| there(ino));
     }
 
     /// Reads every file whose read opens no window, asks no server and takes nothing from disk.
