@@ -36,10 +36,11 @@ pub fn complete() {
 fn command() -> clap::Command {
     NAMED.iter().fold(Cli::command(), |cli, (name, arg)| {
         let labels_only = *arg == "label";
-        cli.mut_subcommand(name, |sub| {
-            let candidates = ArgValueCandidates::new(move || names(labels_only));
-            sub.mut_arg(arg, |a| a.add(candidates))
-        })
+        let complete = |a: clap::Arg| match a.get_id() == *arg {
+            true => a.add(ArgValueCandidates::new(move || names(labels_only))),
+            false => a,
+        };
+        cli.mut_subcommand(name, |sub| sub.mut_args(complete))
     })
 }
 
@@ -63,8 +64,16 @@ fn names(labels_only: bool) -> Vec<CompletionCandidate> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn every_argument_that_is_completed_is_there() {
-        super::command().debug_assert();
+        let command = command();
+        command.clone().debug_assert();
+        for (name, arg) in NAMED {
+            let sub = command.find_subcommand(name).unwrap();
+            let arg = sub.get_arguments().find(|a| a.get_id() == arg).unwrap();
+            assert!(arg.get::<ArgValueCandidates>().is_some(), "{name}");
+        }
     }
 }
