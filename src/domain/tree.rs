@@ -17,7 +17,7 @@
 //!
 //! Inode numbers are `slot << 40 | n`: slot 0 is our own files, the others the servers.
 
-use super::manifest::{Content, Declined, Entry, Reason};
+use super::manifest::{Content, Declined, Reason};
 use super::name::{Label, RelPath, SKILL_MD};
 use super::skill::{Claim, Consent, Decision, Role, Shown, Standing, Window, decide, identity};
 use super::verify::Verified;
@@ -1212,6 +1212,7 @@ fn dir_changes(old: (&Branch, &Node), new: (&Branch, &Node), out: &mut Vec<Chang
 
 #[cfg(test)]
 mod tests {
+    use super::super::manifest::Entry;
     use super::*;
     use crate::domain::digest::Digest;
     use crate::domain::skill::{Known, Origin, Policy, Skill};

@@ -185,8 +185,8 @@ enum Message {
     ),
     /// A window was opened.
     Opened(u16),
-    /// The tree shall learn of the windows that were opened.
-    Settle(u16),
+    /// The tree shall learn of the windows that were opened; answered when it has.
+    Settle(u16, Option<oneshot::Sender<()>>),
     /// What the server showed in a directory; answered when the tree has it.
     Shown(u16, RelPath, Vec<DirChild>, oneshot::Sender<()>),
     Report,
@@ -392,7 +392,16 @@ impl Host {
         if let Some(result) = self.read_now(ino) {
             return result;
         }
-        let file = match self.resolve(ino)? {
+        let mut resolved = self.resolve(ino)?;
+        if matches!(resolved, Resolved::Disputed(_)) {
+            // A window that was opened just now may decide it.
+            let (done, learned) = oneshot::channel();
+            let slot = Tree::slot_of(ino);
+            let _ = self.inbox.send(Message::Settle(slot, Some(done)));
+            let _ = tokio::time::timeout(FLUSH_WAIT, learned).await;
+            resolved = self.resolve(ino)?;
+        }
+        let file = match resolved {
             Resolved::Text(text) => return Ok(text),
             Resolved::File(file) => file,
             Resolved::Disputed(claims) => {
@@ -792,10 +801,13 @@ impl Host {
                     let host = Arc::clone(&self);
                     tokio::spawn(async move {
                         tokio::time::sleep(OPENED_GAP).await;
-                        let _ = host.inbox.send(Message::Settle(slot));
+                        let _ = host.inbox.send(Message::Settle(slot, None));
                     });
                 }
-                Message::Settle(slot) => self.show_opened(slot, &changes),
+                Message::Settle(slot, done) => {
+                    self.show_opened(slot, &changes);
+                    drop(done);
+                }
                 Message::Shown(slot, dir, children, done) => {
                     if let Some(s) = self.slot(slot) {
                         s.now.lock().take_children(dir, children);

@@ -773,3 +773,73 @@ fn skills_are_named_by_relative_paths_and_through_links_too() {
         rig.sh(&line.replace("B ", &format!("{BIN} "))).good();
     }
 }
+
+#[test]
+fn a_shell_completes_the_names_of_the_live_mount() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("team/s", json!({}))]));
+    let names = |rig: &Rig, command: &str| {
+        let mut shell = rig.command(BIN);
+        let asks = [
+            ("COMPLETE", "bash"),
+            ("_CLAP_COMPLETE_INDEX", "2"),
+            ("_CLAP_IFS", "\n"),
+            ("_CLAP_COMPLETE_COMP_TYPE", "9"),
+            ("_CLAP_COMPLETE_SPACE", "false"),
+        ];
+        shell.envs(asks).args(["--", "mount-skills", command, ""]);
+        let text = run(&mut shell).good();
+        let lines = text.lines().filter(|l| !l.starts_with('-'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&rig, "show"), Vec::<String>::new());
+    rig.up(&["lab"], &[]);
+    for command in [
+        "show", "status", "diff", "approve", "revoke", "refresh", "release", "gate",
+    ] {
+        assert_eq!(names(&rig, command), ["lab", "lab/team/s"], "{command}");
+    }
+    assert_eq!(names(&rig, "list"), ["lab"]);
+    assert_eq!(names(&rig, "add"), ["lab"]);
+}
+
+#[test]
+fn every_command_that_answers_takes_json() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
+    rig.up(&["lab"], &[]);
+    let json = |line: &str| -> Value {
+        let args: Vec<&str> = line.split(' ').chain(["--json"]).collect();
+        let text = rig.ask(&args);
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{line}: {e}: {text}"))
+    };
+    let lock = json("lock");
+    let set = lock[0]["set"].as_str().unwrap().to_owned();
+    assert_eq!(lock[0]["uri"], "skill://s/SKILL.md");
+    assert_eq!(json("list")[0]["path"], "lab/s");
+    assert_eq!(json("status lab")["servers"][0]["label"], "lab");
+    assert_eq!(json("show lab/s x")["base64"], "eAo=");
+    assert_eq!(json("diff lab/s")["set"], json!(set));
+    fs::write(rig.dir().join("lock"), rig.ask(&["lock"])).unwrap();
+    let check = format!("lock --check {}", rig.dir().join("lock").display());
+    assert_eq!(json(&check), json!([]));
+    let approve = format!("approve --exec --set {set} lab/s");
+    for line in [
+        &*approve,
+        "gate lab/s",
+        "refresh lab/s",
+        "refresh lab",
+        "release lab",
+        "revoke lab/s",
+    ] {
+        assert_eq!(json(line)["done"], true, "{line}");
+    }
+    assert!(json("cache list").is_array());
+    assert_eq!(json("cache verify")["removed"], 0);
+    assert!(json("cache prune")["freed_bytes"].is_u64());
+    assert_eq!(json("unmount")["done"], true);
+    assert_eq!(json("forget lab")["done"], true);
+    let server = format!("lab={}", rig.scripted("lab"));
+    let out = rig.tell(&["--json", "--server", &server]);
+    assert_eq!(out.code, Some(2), "{out:?}");
+}
