@@ -1121,14 +1121,18 @@ fn left<'a>(old: &'a Branch, new: &'a Branch) -> impl Iterator<Item = Ghost> + '
     now.chain(old.ghosts.iter().cloned())
 }
 
-/// Those that left the tree and may still be read: a skill that was withdrawn lost no right.
+/// Those that left the tree and may still be read: a skill that vouched for them may be, or all
+/// of those were withdrawn, which takes no right away.
 fn ghosts(old: &Branch, new: &Branch) -> Vec<Ghost> {
     let declined = new.declined.iter().filter_map(|d| d.uri.as_deref());
     let mut rights: HashMap<&str, bool> = declined.map(|uri| (uri, false)).collect();
     let readable = |s: &Arc<Shown>| s.standing == Standing::Open;
     rights.extend(new.skills().map(|s| (&*s.entry.uri, readable(s))));
-    let right = |uri: &Arc<str>| *rights.get(&**uri).unwrap_or(&true);
-    let kept = left(old, new).filter(|ghost| ghost.skills.iter().any(right));
+    let may_stay = |ghost: &Ghost| {
+        let mut now = ghost.skills.iter().filter_map(|uri| rights.get(&**uri));
+        now.clone().any(|readable| *readable) || now.next().is_none()
+    };
+    let kept = left(old, new).filter(may_stay);
     kept.take(MAX_GHOSTS).collect()
 }
 

@@ -282,7 +282,8 @@ fn agree(case: &Case) {
     world.check();
 }
 
-/// What is not done in a hurry: the disk must be still, and new windows known where they decide.
+/// What is not done in a hurry: the disk must be still, and new windows known where they decide
+/// which inode is meant.
 fn must_settle(op: Op, world: &World) -> bool {
     match op {
         Op::Tamper(..) | Op::Restart { .. } => true,

@@ -615,10 +615,8 @@ impl World {
         let there = |ino: &u64| tree.attr(*ino).is_some();
         for (ino, (l, skills)) in &mut process.pages {
             let model = &self.models[*l as usize];
-            let may = |s: &Sk| {
-                let withdrawn = !model.known.contains_key(s) && !model.held.contains_key(s);
-                withdrawn || model.standing(*s, self.policy) == Standing::Open
-            };
+            let withdrawn = |s: &Sk| !model.known.contains_key(s) && !model.held.contains_key(s);
+            let may = |s: &Sk| !withdrawn(s) && model.standing(*s, self.policy) == Standing::Open;
             let what @ (_, file, body) = process.inodes[ino];
             let claims = model.claims(file, self.policy);
             let claims = readable(&claims);
@@ -627,11 +625,11 @@ impl World {
                 .filter(|c| c.row == body)
                 .map(|c| c.entry.skill)
                 .collect();
-            if !vouch.is_empty() {
+            if there(ino) && !vouch.is_empty() {
                 *skills = vouch;
             }
             assert!(
-                skills.iter().any(may),
+                skills.iter().any(may) || skills.iter().all(withdrawn),
                 "pages of {what:?} stay in the kernel, in the tree: {}",
                 there(ino)
             );
