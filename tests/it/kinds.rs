@@ -87,23 +87,21 @@ fn hr35_hr40_each_open_of_a_dynamic_file_gives_all_of_what_the_server_serves_the
     assert_eq!(fs::metadata(rig.path("lab/dyn/out.txt")).unwrap().len(), 0);
     assert_eq!(rig.reads("lab").len(), 0, "looking reads nothing");
 
-    let whole = |text: &str| text.to_owned();
-    let first = |text: &str| text[..text.len().min(1000)].to_owned();
-    let last = |text: &str| text[text.len().saturating_sub(1000)..].to_owned();
-    let lines = |text: &str| format!("{}\n", text.lines().count());
-    let tools: [(&str, &dyn Fn(&str) -> String); 9] = [
-        ("cat F", &whole),
-        ("head -c 100000 F", &whole),
-        ("head -c 1000 F", &first),
-        ("rm -f copy && cp F copy && cat copy", &whole),
-        ("tail -c 100000 F", &whole),
-        ("tail -c 1000 F", &last),
-        (
-            "python3 -S -c 'print(open(\"F\").read(), end=\"\")'",
-            &whole,
-        ),
-        ("grep -c '' F", &lines),
-        ("grep -c '' <F", &lines),
+    type Part = fn(&str) -> String;
+    let whole: Part = |text| text.to_owned();
+    let first: Part = |text| text[..text.len().min(1000)].to_owned();
+    let last: Part = |text| text[text.len().saturating_sub(1000)..].to_owned();
+    let lines: Part = |text| format!("{}\n", text.lines().count());
+    let tools = [
+        ("cat F", whole),
+        ("head -c 100000 F", whole),
+        ("head -c 1000 F", first),
+        ("rm -f copy && cp F copy && cat copy", whole),
+        ("tail -c 100000 F", whole),
+        ("tail -c 1000 F", last),
+        ("python3 -S -c 'print(open(\"F\").read(), end=\"\")'", whole),
+        ("grep -c '' F", lines),
+        ("grep -c '' <F", lines),
     ];
     let file = rig.path("lab/dyn/out.txt").display().to_string();
     let mut opens = 0;
