@@ -20,6 +20,7 @@ mod commands;
 mod conformance;
 mod identity;
 mod kernel;
+mod kinds;
 mod layering;
 mod lazy;
 mod model;
