@@ -189,6 +189,8 @@ enum Message {
     Settle(u16, Option<oneshot::Sender<()>>),
     /// What the server showed in a directory; answered when the tree has it.
     Shown(u16, RelPath, Vec<DirChild>, oneshot::Sender<()>),
+    /// A directory is due to be looked into again.
+    Due(u64),
     Report,
 }
 
@@ -814,6 +816,13 @@ impl Host {
                         self.rebuild(slot, None, &changes);
                     }
                     let _ = done.send(());
+                }
+                Message::Due(dir) => {
+                    let due = vec![Change::Dir(dir)];
+                    let _ = changes.send(Batch {
+                        changes: due,
+                        done: None,
+                    });
                 }
                 Message::Report => {}
             }

@@ -11,8 +11,8 @@ use super::{Act, Dynamic, Host, Message, ReadError, Until, ask_known};
 use crate::domain::manifest::Content;
 use crate::domain::name::{RelPath, SKILL_MD, may_be_unlisted};
 use crate::domain::skill::{Known, Shown};
-use crate::domain::tree::Tree;
-use crate::source::{DirChild, Link, SourceError};
+use crate::domain::tree::{Beyond, Tree};
+use crate::source::{DirChild, Link, Source, SourceError};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,11 +28,13 @@ const MAX_REMEMBERED: usize = 10_000;
 const PER_SECOND: f64 = 5.0;
 /// A directory is looked into at most this often.
 const LOOK_GAP: Duration = Duration::from_secs(30);
+/// After a look that failed, the next one may come this much later.
+const FAILED_GAP: Duration = Duration::from_secs(1);
 
 /// Whether a listing may be answered before the server was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// No: nothing is known of the directory of a dynamic skill.
+    /// No: nothing is known of what is in it, neither from entries nor from the server.
     First,
     /// Yes: what is known is shown, and what is new appears.
     Again,
@@ -75,6 +77,13 @@ impl Walked {
             .is_some_and(|at| now - *at < NO_SUCH_NAME)
     }
 
+    /// Whether a directory may be a skill: one that the server showed, of which nothing else is
+    /// known.
+    fn may_be_skill(&self, dir: &str, beyond: &Beyond, now: Instant) -> bool {
+        let shown = beyond.dirs.iter().any(|d| d.as_str() == dir);
+        shown && !holds_any(beyond, dir) && !self.is_absent(dir, now)
+    }
+
     fn remember_absent(&mut self, path: &str, now: Instant) {
         self.absent.retain(|_, at| now - *at < NO_SUCH_NAME);
         if self.absent.len() < MAX_REMEMBERED {
@@ -102,7 +111,12 @@ impl Host {
         let dynamic = self.dynamic_at(Tree::slot_of(dir), &above).is_some();
         // The SKILL.md of a prefix directory makes it a skill, if the server says so.
         let prefix = name == SKILL_MD && !above.is_empty() && !dynamic;
-        if !(prefix || may_be_unlisted(name) || dynamic && !name.starts_with('.')) {
+        let s = self.slot(Tree::slot_of(dir))?;
+        let now = s.now.lock();
+        // What only its directory is known of may be a skill with any file in it.
+        let unknown = now.walked.may_be_skill(&above, &now.beyond, Instant::now());
+        let may = may_be_unlisted(name) || (dynamic || unknown) && !name.starts_with('.');
+        if !(prefix || may) {
             return None;
         }
         let path = if prefix {
@@ -112,8 +126,6 @@ impl Host {
         } else {
             format!("{above}/{name}")
         };
-        let s = self.slot(Tree::slot_of(dir))?;
-        let now = s.now.lock();
         // A server without the extension is not asked (HR-02).
         let mute = matches!(&now.link, Link::Ready(peer) if !peer.skills);
         (!mute && !now.walked.is_absent(&path, Instant::now())).then_some(path)
@@ -174,16 +186,25 @@ impl Host {
             }
             return Ok(found);
         }
-        let uri: Arc<str> = format!("{}/SKILL.md", rel.to_uri()).into();
-        match ask_known(&**source, &uri, deadline).await {
-            Ok(Known::Withdrawn) => {}
-            Ok(known) => {
-                let _ = self
-                    .act_until(slot, &uri, Act::Name(known), Until::Shown)
-                    .await;
+        let above = rel.parent().filter(|dir| {
+            let now = s.now.lock();
+            now.walked
+                .may_be_skill(dir.as_str(), &now.beyond, Instant::now())
+        });
+        if let Some(dir) = above {
+            if self.name_skill(slot, &**source, &dir, deadline).await? {
                 return Ok(true);
             }
-            Err(e) => return Err(error(&e)),
+            s.now
+                .lock()
+                .walked
+                .remember_absent(dir.as_str(), Instant::now());
+            if !may_be_unlisted(rel.last()) {
+                return Ok(false);
+            }
+        }
+        if self.name_skill(slot, &**source, &rel, deadline).await? {
+            return Ok(true);
         }
         if directories {
             match source.read_directory(&rel.to_uri(), deadline).await {
@@ -197,6 +218,26 @@ impl Host {
         }
         s.now.lock().walked.remember_absent(path, Instant::now());
         Ok(false)
+    }
+
+    /// Asks for the skill of a directory and shows it; whether there is one.
+    async fn name_skill(
+        &self,
+        slot: u16,
+        source: &dyn Source,
+        dir: &RelPath,
+        deadline: Instant,
+    ) -> Result<bool, ReadError> {
+        let uri: Arc<str> = format!("{}/SKILL.md", dir.to_uri()).into();
+        match ask_known(source, &uri, deadline).await {
+            Ok(Known::Withdrawn) => Ok(false),
+            Ok(known) => {
+                let act = self.act_until(slot, &uri, Act::Name(known), Until::Shown);
+                let _ = act.await;
+                Ok(true)
+            }
+            Err(e) => Err(error(&e)),
+        }
     }
 
     /// Somebody lists a prefix directory or one of a dynamic skill: if it is due to be looked
@@ -215,9 +256,8 @@ impl Host {
             if !declared || !now.walked.look(&path, Instant::now()) {
                 return None;
             }
-            let above = |p: &RelPath| p.parent().is_some_and(|p| p.as_str() == path);
-            let known = now.beyond.dirs.iter().any(above) || now.beyond.files.keys().any(above);
-            if dynamic && !known {
+            let shown = now.beyond.dirs.iter().any(|d| d.as_str() == path);
+            if (dynamic || shown) && !holds_any(&now.beyond, &path) {
                 Look::First
             } else {
                 Look::Again
@@ -225,22 +265,41 @@ impl Host {
         };
         let (host, rel) = (Arc::clone(self), RelPath::of_names(&path)?);
         let work = async move {
-            let s = host.slot(slot).ok_or(ReadError::Internal)?;
-            let source = s.source.get().ok_or(ReadError::Down)?;
-            match source
-                .read_directory(&rel.to_uri(), Instant::now() + PATIENCE)
-                .await
-            {
-                Ok(children) => host.show_children(slot, rel, children).await,
-                Err(e) => {
-                    // Nothing was learnt: the next one who looks asks again.
-                    s.now.lock().walked.looked.remove(&path);
-                    return Err(error(&e));
+            let result = host.look(slot, rel, dynamic).await;
+            let gap = match &result {
+                Ok(()) => LOOK_GAP,
+                // Nothing was learnt: the next one who looks asks again.
+                Err(_) => {
+                    if let Some(s) = host.slot(slot) {
+                        s.now.lock().walked.looked.remove(&path);
+                    }
+                    FAILED_GAP
                 }
-            }
-            Ok(())
+            };
+            // The kernel keeps a listing until it hears of a change.
+            tokio::spawn(async move {
+                tokio::time::sleep(gap).await;
+                let _ = host.inbox.send(Message::Due(dir));
+            });
+            result
         };
         Some((look, work))
+    }
+
+    /// Shows what the server has in a directory, and the skill that the directory turns out to be.
+    async fn look(&self, slot: u16, dir: RelPath, dynamic: bool) -> Result<(), ReadError> {
+        let s = self.slot(slot).ok_or(ReadError::Internal)?;
+        let source = s.source.get().ok_or(ReadError::Down)?;
+        let deadline = Instant::now() + PATIENCE;
+        let children = source.read_directory(&dir.to_uri(), deadline).await;
+        let children = children.map_err(|e| error(&e))?;
+        let own = dir.join(SKILL_MD);
+        let skill = !dynamic && children.iter().any(|c| c.path == own);
+        self.show_children(slot, dir.clone(), children).await;
+        if skill {
+            self.name_skill(slot, &**source, &dir, deadline).await?;
+        }
+        Ok(())
     }
 
     async fn show_children(&self, slot: u16, dir: RelPath, children: Vec<DirChild>) {
@@ -248,6 +307,12 @@ impl Host {
         let _ = self.inbox.send(Message::Shown(slot, dir, children, done));
         let _ = shown.await;
     }
+}
+
+/// Whether the server showed anything in a directory.
+fn holds_any(beyond: &Beyond, dir: &str) -> bool {
+    let above = |p: &RelPath| p.parent().is_some_and(|p| p.as_str() == dir);
+    beyond.dirs.iter().any(above) || beyond.files.keys().any(above)
 }
 
 /// What a lookup is told when its question failed.

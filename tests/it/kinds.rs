@@ -736,7 +736,6 @@ fn hr95_what_a_directory_showed_stays_when_it_cannot_be_read_any_more() {
 }
 
 #[test]
-#[ignore = "the kernel keeps a listing that nothing changed, so nobody looks again"]
 fn hr95_a_directory_that_could_not_be_read_is_looked_into_again() {
     let _kept = Rig::keep_kernel_caches();
     let mut rig = Rig::new();
@@ -768,7 +767,6 @@ fn hr94_the_directory_of_a_dynamic_skill_that_cannot_be_read_is_an_error_and_not
 }
 
 #[test]
-#[ignore = "a directory of which nothing is known yet is listed as an empty one"]
 fn hr95_a_directory_that_only_directories_show_is_never_listed_as_empty() {
     let mut rig = Rig::new();
     let mut scene = fresh(team());
@@ -785,7 +783,6 @@ fn hr95_a_directory_that_only_directories_show_is_never_listed_as_empty() {
 }
 
 #[test]
-#[ignore = "a skill that its prefix showed is an empty directory until its SKILL.md is looked up"]
 fn hr46_hr95_looking_into_a_prefix_does_not_hide_the_files_of_a_skill_in_it() {
     let mut rig = Rig::new();
     rig.scene("lab", fresh(team()));
