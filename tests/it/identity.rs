@@ -457,3 +457,49 @@ fn hr86_forget_reaches_a_cache_that_was_kept_elsewhere() {
     rig.cli(&[&["forget", "lab"], &flags[..]].concat()).good();
     assert_eq!(rig.sh(find).good(), "");
 }
+
+#[test]
+fn c11_names_are_decoded_once_and_asked_for_as_the_server_spells_them() {
+    let mut rig = Rig::new();
+    let spelled = [
+        ("setup%20guide.md", "setup guide.md"),
+        ("setup%2520guide.md", "setup%20guide.md"),
+        ("100%25.md", "100%.md"),
+        ("caf%C3%A9.md", "caf\u{e9}.md"),
+        ("cafe%CC%81.md", "cafe\u{301}.md"),
+        ("bug%2342%3F.md", "bug#42?.md"),
+    ];
+    let uri = |spelled: &str| format!("skill://names/references/{spelled}");
+    let files: serde_json::Map<String, Value> = spelled
+        .iter()
+        .map(|(raw, name)| {
+            let file = json!({"text": format!("{raw}\n"), "uri": uri(raw)});
+            (format!("references/{name}"), file)
+        })
+        .collect();
+    rig.scene("lab", scene(vec![skill("names", files.into())]));
+    rig.up(&["lab"], &[]);
+    let mut names: Vec<String> = spelled.iter().map(|(_, name)| name.to_string()).collect();
+    names.sort();
+    assert_eq!(rig.ls("lab/names/references").unwrap(), names);
+    for (raw, name) in spelled {
+        let path = format!("lab/names/references/{name}");
+        assert_eq!(rig.cat(&path), ok(&format!("{raw}\n")), "{raw}");
+        assert_eq!(rig.reads("lab").get(&uri(raw)), Some(&1), "{raw}");
+    }
+}
+
+#[test]
+fn c13_scripts_are_files_that_an_interpreter_reads_and_nothing_runs_of_itself() {
+    let mut rig = Rig::new();
+    let script = json!({"scripts/hello.sh": "#!/bin/sh\necho hi\n"});
+    rig.scene("lab", scene(vec![skill("run", script)]));
+    rig.up(&["lab"], &[]);
+    let modes = rig.sh("stat -c %a $M/lab/run $M/lab/run/scripts $M/lab/run/scripts/hello.sh");
+    assert_eq!(modes.good(), "555\n555\n444\n");
+    let direct = rig.sh("$M/lab/run/scripts/hello.sh");
+    assert_eq!(direct.code, Some(126), "{direct:?}");
+    assert_eq!(rig.sh("sh $M/lab/run/scripts/hello.sh").good(), "hi\n");
+    let chmod = rig.sh("chmod +x $M/lab/run/scripts/hello.sh");
+    assert!(chmod.err.contains("Read-only file system"), "{chmod:?}");
+}
