@@ -1136,6 +1136,7 @@ fn ghosts(old: &Branch, new: &Branch) -> Vec<Ghost> {
     kept.take(MAX_GHOSTS).collect()
 }
 
+/// Drops the pages of files that left the tree and may be read no longer.
 fn lost_pages(old: &Branch, new: &Branch, out: &mut Vec<Change>) {
     let kept: HashSet<u64> = new.ghosts.iter().map(|ghost| ghost.ino).collect();
     let lost = left(old, new).filter(|ghost| !kept.contains(&ghost.ino));

@@ -1,7 +1,7 @@
 //! What the user does to skills from the command line, by name.
 
 use super::report::{self, Status};
-use super::{Act, File, Host, ask_known};
+use super::{Act, File, Host, Slot, ask_known};
 use crate::domain::diff::Diff;
 use crate::domain::manifest::{Entry, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
@@ -9,7 +9,7 @@ use crate::domain::skill::{From, Known, Origin, Scope, Shown, Skill, Standing};
 use crate::domain::text::{printable, word};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
-use crate::source::{ChildKind, Event, Listing};
+use crate::source::{ChildKind, Event, Listing, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::Path;
@@ -288,6 +288,15 @@ impl Host {
         Ok(format!("released {}", report::count(uris.len(), "skill")))
     }
 
+    /// A server that a command asks.
+    fn server(&self, slot: u16) -> Result<(&Slot, &Arc<dyn Source>), Trouble> {
+        let s = self.slot(slot);
+        let s = s.ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
+        let source = s.source.get();
+        let source = source.ok_or_else(|| Trouble::Failed("not started".into()))?;
+        Ok((s, source))
+    }
+
     /// The skills with a window: the one asked for, or all.
     fn held(&self, slot: u16, uri: Option<Arc<str>>) -> Vec<Arc<str>> {
         let Some(s) = self.slot(slot) else {
@@ -304,13 +313,7 @@ impl Host {
     /// Asks the server anew and moves on to what it publishes now: one skill, or all of a server.
     pub async fn refresh(&self, name: &str) -> Result<String, Trouble> {
         let (slot, uri) = self.find(name)?;
-        let s = self
-            .slot(slot)
-            .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
-        let source = s
-            .source
-            .get()
-            .ok_or_else(|| Trouble::Failed("not started".into()))?;
+        let (s, source) = self.server(slot)?;
         let failed = |e: crate::source::SourceError| {
             Trouble::Failed(format!("{name}: {}", printable(&e.to_string(), TEXT)))
         };
@@ -361,13 +364,7 @@ impl Host {
     /// Adds a skill that its server does not list, by its URI (HR-47).
     pub async fn add(&self, label: &str, uri: &str) -> Result<String, Trouble> {
         let (slot, _) = self.find(label)?;
-        let s = self
-            .slot(slot)
-            .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
-        let source = s
-            .source
-            .get()
-            .ok_or_else(|| Trouble::Failed("not started".into()))?;
+        let (s, source) = self.server(slot)?;
         let shown = printable(uri, TEXT);
         match ask_known(&**source, uri, Instant::now() + self.timeout).await {
             Ok(Known::Entry(entry)) if s.server.refuses(&entry) => Err(Trouble::Failed(format!(
@@ -412,13 +409,7 @@ impl Host {
                 None,
             ),
         };
-        let s = self
-            .slot(slot)
-            .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
-        let source = s
-            .source
-            .get()
-            .ok_or_else(|| Trouble::Failed("not started".into()))?;
+        let (s, source) = self.server(slot)?;
         let label = s.server.label.as_str();
         let below = Path::new(name)
             .strip_prefix(&self.mountpoint)
