@@ -381,7 +381,10 @@ impl Shared {
                 }
                 _ = self.keep_listing(&connection) => None,
                 _ = self.take_hints(&connection.peer) => None,
-                () = self.lost.notified() => Some("the connection was lost".to_owned()),
+                () = self.lost.notified() => {
+                    let why = self.traces.ended.lock().take();
+                    Some(why.unwrap_or_else(|| "the connection was lost".to_owned()))
+                }
                 _ = stop.wait_for(|s| *s) => None,
             }
         };
@@ -582,7 +585,17 @@ impl Shared {
                     message,
                 })
             }
-            ServiceError::Timeout { .. } => Ask::Failed(SourceError::TimedOut(left)),
+            ServiceError::Timeout { .. } => {
+                // A process that hangs does not mend by itself, as one that is slow does. Over
+                // HTTP nothing is ours to end, and silence is never measured.
+                let silence = self.traces.silence();
+                if silence > self.start_timeout {
+                    let why = format!("it hangs: no message for {} s", silence.as_secs());
+                    *self.traces.ended.lock() = Some(why.clone());
+                    self.report_lost(connection, why);
+                }
+                Ask::Failed(SourceError::TimedOut(left))
+            }
             ServiceError::UnexpectedResponse => {
                 Ask::Failed(SourceError::Malformed("not a result of this method".into()))
             }

@@ -73,6 +73,8 @@ pub(super) struct Traces {
     stderr: Mutex<VecDeque<u8>>,
     /// Why the connection ended, where the transport knows more than "closed".
     pub(super) ended: Mutex<Option<String>>,
+    /// When the first of our requests was sent that no line on stdout has followed.
+    unheard: Mutex<Option<Instant>>,
 }
 
 impl Traces {
@@ -80,6 +82,13 @@ impl Traces {
         let tail = self.stderr.lock();
         let (a, b) = tail.as_slices();
         String::from_utf8_lossy(&[a, b].concat()).into_owned()
+    }
+
+    /// For how long the child has been silent although it was asked.
+    pub(super) fn silence(&self) -> Duration {
+        self.unheard
+            .lock()
+            .map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     fn keep_stderr(&self, bytes: &[u8]) {
@@ -218,6 +227,10 @@ impl Transport<RoleClient> for ChildTransport {
                     Want::Typed
                 };
                 self.asked.lock().insert(r.id.clone(), want);
+                // Of rmcp's own requests some are never answered by design.
+                if want == Want::Raw {
+                    self.traces.unheard.lock().get_or_insert_with(Instant::now);
+                }
             }
             ClientJsonRpcMessage::Notification(n) => {
                 // A request given up is answered late or never; its id must not stay.
@@ -242,6 +255,8 @@ impl Transport<RoleClient> for ChildTransport {
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
             let line = self.next_line().await?;
+            // Also a late answer, or one to nothing, is a sign of life.
+            *self.traces.unheard.lock() = None;
             let asked = Arc::clone(&self.asked);
             match decode(&line, |id| asked.lock().remove(id)) {
                 Some(message) => return Some(message),
@@ -367,6 +382,7 @@ impl Spawner {
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err("the child has no pipes".into());
         };
+        *traces.unheard.lock() = None;
         let (out, queue) = mpsc::channel(1024);
         tokio::spawn(write_all(stdin, queue));
         let stderr = tokio::spawn(drain(stderr, Arc::clone(&traces)));

@@ -1,0 +1,179 @@
+//! The six invariants that hold whatever goes wrong, looked after while a fault is under way.
+//!
+//! - **I1** a reader gets bytes that its entry describes, or none: [`Standing::read`].
+//! - **I2** no reader waits past its bound: [`Standing::read`], and each probe of I3.
+//! - **I3** other labels go on answering: a thread reads from the daemon, past the kernel's
+//!   cache, until the fault is over.
+//! - **I4** the daemon neither panics nor grows, and gives back its descriptors.
+//! - **I5** nothing wrong is in the cache, and nothing half-written.
+//! - **I6** service is back afterwards, in the same mount.
+//!
+//! A fault starts after [`Standing::begin`] and is over before [`Standing::end`], which checks the
+//! last three. Both belong to one daemon: a test that ends it on purpose has one pair for each.
+
+use crate::rig::{Content, Proc, Rig, ok, sha256, skill, until};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The label that no fault is done to.
+pub(crate) const CONTROL: &str = "control";
+/// What its one file holds.
+const STEADY: &str = "steady\n";
+/// A machine that does other things as well may hold anything up for so long.
+const SLACK: Duration = Duration::from_secs(4);
+/// Memory of the daemon at most, in MiB: 256, and what it keeps of checked bytes.
+const MEMORY: u64 = 256 + 64;
+/// Descriptors that may come and go by themselves, as of a socket that is asked just now.
+const SPARE: usize = 2;
+
+/// The invariants of one daemon under a fault.
+pub(crate) struct Standing {
+    timeout: Duration,
+    right: BTreeMap<String, Vec<String>>,
+    descriptors: usize,
+    over: Arc<AtomicBool>,
+    control: Option<JoinHandle<Result<usize, String>>>,
+}
+
+impl Rig {
+    /// Mounts the scripted servers of these labels and the one that no fault is done to, with a
+    /// deadline for reads in seconds.
+    #[track_caller]
+    pub(crate) fn up_beside_control(&mut self, labels: &[&str], timeout: &str, flags: &[&str]) {
+        self.scene(CONTROL, control());
+        let labels = [labels, &[CONTROL]].concat();
+        self.up(&labels, &[&["--timeout", timeout], flags].concat());
+    }
+}
+
+/// What the server does that no fault is done to.
+pub(crate) fn control() -> Value {
+    json!({"skills": [skill("c", json!({"steady.txt": STEADY}))]})
+}
+
+impl Standing {
+    /// Starts to look. `right` says what each file that the test reads holds; a file that changes
+    /// may be there more than once.
+    #[track_caller]
+    pub(crate) fn begin(rig: &Rig, timeout: f64, right: &[(&str, &str)]) -> Self {
+        let steady = rig.path("control/c/steady.txt");
+        assert_eq!(fs::read_to_string(&steady).unwrap(), STEADY);
+        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (path, content) in right {
+            all.entry((*path).to_owned())
+                .or_default()
+                .push((*content).to_owned());
+        }
+        let over = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&over);
+        Self {
+            timeout: Duration::from_secs_f64(timeout),
+            right: all,
+            descriptors: descriptors(rig),
+            control: Some(std::thread::spawn(move || probe(&steady, &flag))),
+            over,
+        }
+    }
+
+    /// `cat` of a file. Checks I1 and I2.
+    #[track_caller]
+    pub(crate) fn read(&self, rig: &Rig, path: &str) -> Content {
+        self.outcome(rig, path, rig.cat_later(path))
+    }
+
+    /// What a `cat` came to that was started a moment ago. Checks I1 and I2.
+    #[track_caller]
+    pub(crate) fn outcome(&self, rig: &Rig, path: &str, cat: Proc) -> Content {
+        let bound = self.timeout + SLACK;
+        let content = rig.outcome(path, cat.finish(bound.as_secs_f64()));
+        if let Ok(text) = &content {
+            let right = self.right.get(path);
+            assert!(
+                right.is_some_and(|r| r.contains(text)),
+                "I1: {path} gave {} bytes that it never held: {:.200?}",
+                text.len(),
+                text
+            );
+        }
+        content
+    }
+
+    /// The fault is over: checks I3 to I6. Of a file that changed, the last content is expected.
+    #[track_caller]
+    pub(crate) fn end(mut self, rig: &Rig) {
+        for (path, contents) in &self.right {
+            let want = ok(contents.last().unwrap());
+            until(&format!("I6: {path} to be right again"), 40.0, || {
+                self.read(rig, path) == want
+            });
+        }
+        self.over.store(true, Ordering::Relaxed);
+        let control = self.control.take().unwrap().join().unwrap();
+        let probes = control.unwrap_or_else(|e| panic!("I3: the other label: {e}"));
+        assert!(probes > 0, "I3: nothing was asked");
+        assert!(!rig.words().contains("panicked"), "I4: {}", rig.words());
+        let peak = rig.daemon_peak_mib();
+        assert!(peak <= MEMORY, "I4: the daemon took {peak} MiB");
+        until("I4: the descriptors to be given back", 15.0, || {
+            descriptors(rig) <= self.descriptors + SPARE
+        });
+        clean_cache(rig);
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+    }
+}
+
+/// I5: each file in the cache is what its name says, and none is half-written.
+#[track_caller]
+pub(crate) fn clean_cache(rig: &Rig) {
+    until("I5: nothing wrong in the cache", 10.0, || {
+        let files = rig.stored("cache").into_iter().map(|(path, _)| path);
+        files.filter(|p| p.is_file()).all(|p| {
+            let name = p.file_name().unwrap().to_string_lossy().into_owned();
+            fs::read(&p).is_ok_and(|bytes| sha256(&bytes) == name)
+        })
+    });
+}
+
+fn descriptors(rig: &Rig) -> usize {
+    let dir = format!("/proc/{}/fd", rig.daemon_pid());
+    fs::read_dir(dir).unwrap().count()
+}
+
+/// Reads a file from the daemon's memory again and again; how often, or what was wrong.
+fn probe(path: &Path, over: &AtomicBool) -> Result<usize, String> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut probes = 0;
+    while !over.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        let mut bytes = [0; 64];
+        let read = file.read_at(&mut bytes, 0);
+        if read.as_ref().ok() != Some(&STEADY.len()) || !bytes.starts_with(STEADY.as_bytes()) {
+            return Err(format!("probe {probes}: {read:?}"));
+        }
+        if start.elapsed() > SLACK {
+            return Err(format!("probe {probes} took {:?}", start.elapsed()));
+        }
+        probes += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(probes)
+}
