@@ -12,7 +12,8 @@ pub struct ServerSpec {
     pub label: Label,
     /// How to reach it.
     pub target: Target,
-    /// The target for people: no user info of a URL.
+    /// The target for people: no user info of a URL, and no word of a command line that looks
+    /// like a secret.
     pub shown: String,
     /// Who the server is, with its label: 16 hex digits over how it is reached (HR-14). The
     /// environment and headers are not part of it, so that a rotated token changes nothing.
@@ -30,18 +31,16 @@ pub enum BadServer {
     /// The label is none.
     #[error("--server {text:?}: {source}")]
     Label {
-        /// What was given.
+        /// What was given in its place.
         text: String,
         /// Why.
         source: crate::domain::name::BadLabel,
     },
     /// The target is empty or its quotes do not match.
-    #[error("--server {label}: the command {command:?} is empty or its quotes do not match")]
+    #[error("--server {label}: the command is empty or its quotes do not match")]
     Command {
         /// The label.
         label: Label,
-        /// What was given.
-        command: String,
     },
     /// The URL is none.
     #[error("--server {label}: {url:?} is not a URL: {why}")]
@@ -69,7 +68,7 @@ impl ServerSpec {
             .split_once('=')
             .ok_or_else(|| BadServer::NoLabel(text.into()))?;
         let label: Label = label.parse().map_err(|source| BadServer::Label {
-            text: text.into(),
+            text: label.into(),
             source,
         })?;
         if target.starts_with("http://") || target.starts_with("https://") {
@@ -88,18 +87,16 @@ impl ServerSpec {
         }
         let argv = shlex::split(target).filter(|argv| !argv.is_empty());
         let Some(argv) = argv else {
-            return Err(BadServer::Command {
-                label,
-                command: target.into(),
-            });
+            return Err(BadServer::Command { label });
         };
         let mut key = vec!["command"];
         key.extend(argv.iter().map(String::as_str));
         let identity = identity(&key);
+        let shown = without_secrets(&argv);
         Ok(Self {
             label,
             target: Target::Command { argv },
-            shown: target.into(),
+            shown,
             identity,
         })
     }
@@ -120,9 +117,7 @@ impl ServerSpec {
         let target = Target::Http {
             url: parsed.to_string(),
         };
-        // Neither fails for a URL with a host.
-        let _ = parsed.set_username("");
-        let _ = parsed.set_password(None);
+        without_user_info(&mut parsed);
         let identity = identity(&["http", parsed.as_str()]);
         // A query may hold a token.
         parsed.set_query(None);
@@ -133,6 +128,61 @@ impl ServerSpec {
             identity,
         })
     }
+}
+
+fn without_user_info(url: &mut reqwest::Url) {
+    // Neither fails for a URL with a host, and others have none.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+}
+
+/// What stands for a secret.
+const HIDDEN: &str = "…";
+/// What is in the name of a value that is a secret.
+const SECRETS: [&str; 9] = [
+    "auth",
+    "bearer",
+    "cookie",
+    "credential",
+    "key",
+    "passw",
+    "pwd",
+    "secret",
+    "token",
+];
+
+/// A command line for people. Hidden are the variables that `env` sets, and the values of options
+/// and headers whose names say that they are secret; a secret that nothing announces is not.
+fn without_secrets(argv: &[String]) -> String {
+    let secret = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        SECRETS.iter().any(|s| name.contains(s))
+    };
+    let env = argv
+        .first()
+        .is_some_and(|a| a.rsplit('/').next() == Some("env"));
+    let mut before: Option<&str> = None;
+    let words = argv.iter().map(|word| {
+        let option = before.replace(word).filter(|b| b.starts_with('-'));
+        let named = word.split_once(['=', ':']);
+        match named {
+            Some((name, _)) if secret(name) || env && word.contains('=') => {
+                let sign = word.get(name.len()..=name.len()).unwrap_or_default();
+                format!("{name}{sign}{HIDDEN}")
+            }
+            None if !word.starts_with('-') && option.is_some_and(secret) => HIDDEN.to_owned(),
+            _ if word.contains("://") && word.contains('@') => match word.parse() {
+                Ok(mut url) => {
+                    without_user_info(&mut url);
+                    url.into()
+                }
+                Err(_) => HIDDEN.to_owned(),
+            },
+            _ => word.clone(),
+        }
+    });
+    let words: Vec<String> = words.collect();
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }
 
 fn identity(parts: &[&str]) -> String {
@@ -218,7 +268,34 @@ mod tests {
             .unwrap()
             .shown;
         assert_eq!(shown, "https://h/mcp");
-        let error = parse("a=https://u:secret@[h/mcp").unwrap_err().to_string();
-        assert!(!error.contains("secret"), "{error}");
+        for bad in [
+            "a=https://u:secret@[h/mcp",
+            "a='env X=secret",
+            "env X=secret y",
+        ] {
+            let error = parse(bad).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_of_a_command_line_are_not_shown() {
+        for (given, shown) in [
+            ("npx -y 'x y' --z=1", "npx -y 'x y' --z=1"),
+            ("env A=s B=s x --c=d", "env 'A=…' 'B=…' x '--c=…'"),
+            ("/usr/bin/env A=s x", "/usr/bin/env 'A=…' x"),
+            ("x --api-key s y", "x --api-key '…' y"),
+            ("x --token=s y", "x '--token=…' y"),
+            ("x --token --v s", "x --token --v s"),
+            (
+                "x --header 'Authorization: Bearer s'",
+                "x --header 'Authorization:…'",
+            ),
+            ("x MY_PASSWORD=s", "x 'MY_PASSWORD=…'"),
+            ("x --to https://u:s@h/p", "x --to https://h/p"),
+            ("x https://s@[", "x '…'"),
+        ] {
+            assert_eq!(parse(&format!("a={given}")).unwrap().shown, shown);
+        }
     }
 }

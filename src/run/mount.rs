@@ -121,6 +121,10 @@ fn with_mount(
     mountpoint: &Path,
     work: impl AsyncFnOnce(&mut Running) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    // Memory holds what other servers sent, and URLs with passwords: programs of this user must
+    // not read it, nor must a core file.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .map_err(io::Error::from)?;
     let program = std::env::current_exe()?.display().to_string();
     let find_dir = |path: &Path| path.is_dir().then(|| path.canonicalize().ok()).flatten();
     let specs = config::parse_servers(&args.servers, &program, &find_dir)

@@ -374,11 +374,19 @@ impl Shared {
         let _ = self.lost.notified().now_or_never();
         let reason = {
             let closed = service.waiting();
+            let exited = async {
+                match &group {
+                    Some(group) => group.exited().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
+                biased;
                 _ = closed => {
                     let why = self.traces.ended.lock().take();
                     Some(why.unwrap_or_else(|| self.last_words("the server closed the connection".into())))
                 }
+                () = exited => Some(self.last_words("the server ended".into())),
                 _ = self.keep_listing(&connection) => None,
                 _ = self.take_hints(&connection.peer) => None,
                 () = self.lost.notified() => {

@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// At most this many bytes in one message: a 16 MiB text of control characters is a line of
@@ -48,7 +49,7 @@ const STDERR_TAIL: usize = 16 * 1024;
 /// How long a child may take to end once its stdin is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// How long an ended child's stderr is read on.
+/// How long an ended child's output is read on.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// How a server is reached.
@@ -279,6 +280,20 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Ends a moment after the child has ended: one that leaves its pipes to a helper closes no
+    /// connection by that.
+    pub(super) async fn exited(&self) {
+        let children = signal(SignalKind::child());
+        let (Some(pid), Ok(mut children)) = (self.pid, children) else {
+            return std::future::pending().await;
+        };
+        while !has_exited(pid) {
+            children.recv().await;
+        }
+        // What it said last is still in the pipe.
+        tokio::time::sleep(LAST_WORDS).await;
+    }
+
     /// Ends the child and what is left of its group. Its stdin must be closed already: that is
     /// how it is asked first; SIGTERM and SIGKILL follow.
     pub(super) async fn end(mut self) -> Option<std::process::ExitStatus> {
@@ -367,7 +382,7 @@ impl Spawner {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        die_with_parent(&mut command);
+        confine(&mut command);
         let (done, result) = tokio::sync::oneshot::channel();
         let job = Box::new(move || {
             let _ = done.send(command.spawn());
@@ -408,11 +423,12 @@ impl Spawner {
     }
 }
 
-/// Asks the kernel to end the child when the thread that started it ends.
+/// Asks the kernel to end the child when the thread that started it ends, and to give it no
+/// descriptor but its pipes.
 #[allow(unsafe_code)]
-fn die_with_parent(command: &mut Command) {
+fn confine(command: &mut Command) {
     let parent = rustix::process::getpid();
-    // SAFETY: `pre_exec` has no safe form. Between fork and exec the closure makes two system
+    // SAFETY: `pre_exec` has no safe form. Between fork and exec the closure makes three system
     // calls; it allocates nothing and takes no lock.
     unsafe {
         command.pre_exec(move || {
@@ -421,6 +437,13 @@ fn die_with_parent(command: &mut Command) {
             if rustix::process::getppid() != Some(parent) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
+            // Ours are close-on-exec; what whoever started us left open is none of a server's
+            // business. A kernel before 5.11 does not know the call, which harms nothing.
+            libc::close_range(
+                3,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC as libc::c_int,
+            );
             Ok(())
         });
     }
@@ -582,6 +605,14 @@ impl RawHttp {
     }
 }
 
+/// An error for logs: its URL may hold a password or a token.
+fn without_url(e: StreamableHttpError<reqwest::Error>) -> StreamableHttpError<reqwest::Error> {
+    match e {
+        StreamableHttpError::Client(e) => StreamableHttpError::Client(e.without_url()),
+        e => e,
+    }
+}
+
 /// Whether a message answers this request; an error may lack the id.
 fn is_answer(message: &ServerJsonRpcMessage, id: &RequestId) -> bool {
     match message {
@@ -620,14 +651,15 @@ impl StreamableHttpClient for RawHttp {
             ClientJsonRpcMessage::Request(r) if is_ours(&r.request) => Some(r.id.clone()),
             _ => None,
         };
-        match ours {
+        let reply = match ours {
             Some(id) => self.post_raw(&uri, &message, &id, session, headers).await,
             None => {
                 self.0
                     .post_message_with_response_limits(uri, message, session, auth, headers, limits)
                     .await
             }
-        }
+        };
+        reply.map_err(without_url)
     }
 
     async fn delete_session(
@@ -637,7 +669,8 @@ impl StreamableHttpClient for RawHttp {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<()> {
-        self.0.delete_session(uri, session, auth, headers).await
+        let reply = self.0.delete_session(uri, session, auth, headers).await;
+        reply.map_err(without_url)
     }
 
     async fn get_stream(
@@ -650,9 +683,8 @@ impl StreamableHttpClient for RawHttp {
     ) -> HttpResult<
         futures_util::stream::BoxStream<'static, Result<sse_stream::Sse, sse_stream::Error>>,
     > {
-        self.0
-            .get_stream(uri, session, last_event, auth, headers)
-            .await
+        let stream = self.0.get_stream(uri, session, last_event, auth, headers);
+        stream.await.map_err(without_url)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A session of a user without rights, by way of fusermount3.
 
-use crate::rig::{FuseForAll, Out, Rig, is_root, mounts_at, run, skill, until};
+use crate::rig::{FuseForAll, Out, Rig, is_root, mounts_at, ok, run, skill, until};
 use rustix::process::Signal;
 use serde_json::json;
 use std::fs;
@@ -125,6 +125,26 @@ fn c40_without_the_device_or_fusermount_a_user_is_told_what_to_do() {
         "{out:?}"
     );
     assert!(rig.log("lab", "start").is_empty());
+}
+
+#[test]
+fn a_program_of_the_same_user_cannot_look_into_the_daemon() {
+    let (mut rig, _open) = rig();
+    rig.scene(
+        "lab",
+        json!({"skills": [skill("s", json!({"a.txt": "a\n"}))]}),
+    );
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    for (pid, open) in [(rig.server_pid("lab"), true), (rig.daemon_pid(), false)] {
+        for file in ["environ", "maps", "mem"] {
+            let path = format!("/proc/{pid}/{file}");
+            let line = format!("exec 3<{path} && echo open");
+            let out = run(rig.command("bash").args(["-c", &line]));
+            assert_eq!(out.code == Some(0), open, "{path}: {out:?}");
+            assert!(open || out.err.contains("Permission denied"), "{out:?}");
+        }
+    }
 }
 
 /// Tries to mount with another environment.
