@@ -92,7 +92,7 @@ impl ServerSpec {
         let mut key = vec!["command"];
         key.extend(argv.iter().map(String::as_str));
         let identity = identity(&key);
-        let shown = without_secrets(&argv);
+        let shown = without_secrets(&argv).unwrap_or_else(|| target.into());
         Ok(Self {
             label,
             target: Target::Command { argv },
@@ -151,9 +151,10 @@ const SECRETS: [&str; 9] = [
     "token",
 ];
 
-/// A command line for people. Hidden are the variables that `env` sets, and the values of options
-/// and headers whose names say that they are secret; a secret that nothing announces is not.
-fn without_secrets(argv: &[String]) -> String {
+/// A command line for people, if something in it must not be seen: the variables that `env` sets,
+/// and the values of options and headers whose names say that they are secret. A secret that
+/// nothing announces is not hidden.
+fn without_secrets(argv: &[String]) -> Option<String> {
     let secret = |name: &str| {
         let name = name.to_ascii_lowercase();
         SECRETS.iter().any(|s| name.contains(s))
@@ -163,7 +164,8 @@ fn without_secrets(argv: &[String]) -> String {
         .is_some_and(|a| a.rsplit('/').next() == Some("env"));
     let mut before: Option<&str> = None;
     let words = argv.iter().map(|word| {
-        let option = before.replace(word).filter(|b| b.starts_with('-'));
+        let option = before.replace(word);
+        let option = option.filter(|o| o.starts_with('-') && !o.contains(['=', ':']));
         let named = word.split_once(['=', ':']);
         match named {
             Some((name, _)) if secret(name) || env && word.contains('=') => {
@@ -182,7 +184,10 @@ fn without_secrets(argv: &[String]) -> String {
         }
     });
     let words: Vec<String> = words.collect();
-    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
+    if words == argv {
+        return None;
+    }
+    shlex::try_join(words.iter().map(String::as_str)).ok()
 }
 
 fn identity(parts: &[&str]) -> String {
@@ -281,7 +286,7 @@ mod tests {
     #[test]
     fn secrets_of_a_command_line_are_not_shown() {
         for (given, shown) in [
-            ("npx -y 'x y' --z=1", "npx -y 'x y' --z=1"),
+            ("npx -y  'x y' --z=1", "npx -y  'x y' --z=1"),
             ("env A=s B=s x --c=d", "env 'A=…' 'B=…' x '--c=…'"),
             ("/usr/bin/env A=s x", "/usr/bin/env 'A=…' x"),
             ("x --api-key s y", "x --api-key '…' y"),

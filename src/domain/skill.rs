@@ -67,8 +67,8 @@ pub enum Scope {
 pub enum Verdict {
     /// This set may be used.
     Approved(SetId, Scope),
-    /// There was an approval, and another set was seen since.
-    Lapsed,
+    /// There was an approval, of this set, and another set was seen since.
+    Lapsed(SetId),
     /// The user took the skill away.
     Revoked,
 }
@@ -235,7 +235,7 @@ impl Skill {
             Known::Withdrawn => false,
         };
         if gone {
-            self.verdict = Some(Verdict::Lapsed);
+            self.verdict = Some(Verdict::Lapsed(set));
         }
     }
 
@@ -266,7 +266,7 @@ impl Skill {
             (Some(Verdict::Revoked), _) => Standing::Revoked,
             (_, Approval::Server) => Standing::Open,
             _ if approved => Standing::Open,
-            (Some(Verdict::Lapsed | Verdict::Approved(..)), Approval::Each) => Standing::Lapsed,
+            (Some(Verdict::Lapsed(_) | Verdict::Approved(..)), Approval::Each) => Standing::Lapsed,
             (None, Approval::Each) => Standing::NotApproved,
         };
         Some(Shown {
@@ -657,7 +657,7 @@ mod tests {
         assert_eq!(s.shown(EACH).unwrap().entry, v2, "approving moves on");
         assert!(matches!(ask(&s, EACH, X), Some(Decision::Serve(..))));
         s.publish(Known::Withdrawn);
-        s.publish(Known::Entry(v2));
+        s.publish(Known::Entry(v2.clone()));
         assert!(
             matches!(ask(&s, EACH, X), Some(Decision::Serve(..))),
             "absence is no other set"
@@ -667,7 +667,7 @@ mod tests {
             dir: None,
             reason: crate::domain::manifest::Reason::NoSkillMd,
         })));
-        assert_eq!(s.verdict(), Some(Verdict::Lapsed));
+        assert_eq!(s.verdict(), Some(Verdict::Lapsed(v2.set().unwrap())));
     }
 
     #[test]
@@ -704,7 +704,7 @@ mod tests {
         );
         assert_eq!(
             (s.verdict(), s.state(OPEN)),
-            (Some(Verdict::Lapsed), "changed")
+            (Some(Verdict::Lapsed(v1.set().unwrap())), "changed")
         );
         let mut gone = Skill::new(Known::Withdrawn, Origin::Listed);
         gone.restore(Some(v1), None);

@@ -84,7 +84,7 @@ struct ListingContent {
 #[serde(rename_all = "kebab-case")]
 enum VerdictContent {
     Approved { set: SetId, scope: Scope },
-    Lapsed,
+    Lapsed { set: SetId },
     Revoked,
 }
 
@@ -218,9 +218,7 @@ impl State {
         let _turn = self.dir.lock(LOCK)?;
         let mut all: Verdicts = self.read(VERDICTS, decode_verdicts).unwrap_or_default();
         for (uri, verdict) in changed {
-            // To who did not hear of the revocation, an old approval has lapsed: that is less.
-            let less = *verdict == Verdict::Lapsed && all.get(uri) == Some(&Verdict::Revoked);
-            if !less {
+            if !is_late(all.get(uri), *verdict) {
                 all.insert(Arc::clone(uri), *verdict);
             }
         }
@@ -229,13 +227,23 @@ impl State {
             .map(|(uri, verdict)| {
                 let content = match *verdict {
                     Verdict::Approved(set, scope) => VerdictContent::Approved { set, scope },
-                    Verdict::Lapsed => VerdictContent::Lapsed,
+                    Verdict::Lapsed(set) => VerdictContent::Lapsed { set },
                     Verdict::Revoked => VerdictContent::Revoked,
                 };
                 (&**uri, content)
             })
             .collect();
         self.write(VERDICTS, content)
+    }
+}
+
+/// Whether a lapse is none any more: it ends one approval, which the user has revoked or replaced
+/// meanwhile by way of another daemon.
+fn is_late(stored: Option<&Verdict>, now: Verdict) -> bool {
+    match (stored, now) {
+        (Some(Verdict::Approved(set, _)), Verdict::Lapsed(ended)) => *set != ended,
+        (Some(Verdict::Revoked), Verdict::Lapsed(_)) => true,
+        _ => false,
     }
 }
 
@@ -263,7 +271,7 @@ fn decode_listing(content: ListingContent) -> Result<StoredListing, String> {
 fn decode_verdicts(content: BTreeMap<String, VerdictContent>) -> Result<Verdicts, String> {
     let verdict = |content| match content {
         VerdictContent::Approved { set, scope } => Verdict::Approved(set, scope),
-        VerdictContent::Lapsed => Verdict::Lapsed,
+        VerdictContent::Lapsed { set } => Verdict::Lapsed(set),
         VerdictContent::Revoked => Verdict::Revoked,
     };
     Ok(content
@@ -308,7 +316,7 @@ mod tests {
         s.save_windows(&[entry()]).unwrap();
         let set = entry().set().unwrap();
         let approved = Verdict::Approved(set, Scope::ReadAndExecute);
-        s.save_verdicts(&[("a".into(), approved), ("b".into(), Verdict::Lapsed)].into())
+        s.save_verdicts(&[("a".into(), approved), ("b".into(), Verdict::Lapsed(set))].into())
             .unwrap();
         s.save_verdicts(&[("b".into(), Verdict::Revoked)].into())
             .unwrap();

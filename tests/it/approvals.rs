@@ -433,7 +433,6 @@ fn hr112_what_one_daemon_revoked_is_not_given_back_by_another_that_did_not_hear_
 }
 
 #[test]
-#[ignore = "the daemon that hears of it later stores its own lapse over the new approval"]
 fn an_approval_anew_is_not_lost_to_a_daemon_that_sees_the_change_later() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, x: &str, ttl: u64| {

@@ -5,7 +5,7 @@ use super::*;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Approved(Rows, Scope),
-    Lapsed,
+    Lapsed(Rows),
     Revoked,
 }
 
@@ -227,7 +227,8 @@ impl Model {
         if let (Some(word), Some(Verdict::Approved(set, _))) = (&word, self.verdicts.get(&skill))
             && !matches!(word, Word::Entry(e) if e.rows == *set)
         {
-            self.verdicts.insert(skill, Verdict::Lapsed);
+            let ended = Verdict::Lapsed(set.clone());
+            self.verdicts.insert(skill, ended);
         }
         match word {
             Some(word) => drop(self.known.insert(skill, word)),

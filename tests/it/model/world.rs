@@ -535,16 +535,17 @@ impl World {
         let journal = stored.held.iter().map(|e| (&*e.uri, e)).collect();
         assert_eq!(held, journal, "{l:?}: the journal of windows");
         let want = model.verdicts.iter().map(|(s, v)| {
+            let set = |rows: &Rows| {
+                let entry = Entry {
+                    skill: *s,
+                    rows: rows.clone(),
+                    lie: false,
+                };
+                entry.parsed().set().unwrap()
+            };
             let verdict = match v {
-                Verdict::Approved(rows, scope) => {
-                    let entry = Entry {
-                        skill: *s,
-                        rows: rows.clone(),
-                        lie: false,
-                    };
-                    skill::Verdict::Approved(entry.parsed().set().unwrap(), *scope)
-                }
-                Verdict::Lapsed => skill::Verdict::Lapsed,
+                Verdict::Approved(rows, scope) => skill::Verdict::Approved(set(rows), *scope),
+                Verdict::Lapsed(rows) => skill::Verdict::Lapsed(set(rows)),
                 Verdict::Revoked => skill::Verdict::Revoked,
             };
             (Arc::from(s.md().uri()), verdict)
