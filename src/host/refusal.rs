@@ -93,11 +93,14 @@ impl Refusal {
 
     /// A file of a declined skill.
     pub(super) fn declined(path: &str, uri: &str, reason: &str) -> Self {
+        let label = path.split('/').next().unwrap_or_default();
         let next = match reason.starts_with("dynamic") {
-            true => "the user may allow it, unverified: mount with --allow-dynamic LABEL",
-            false => "the server's author must mend the entry",
+            true => {
+                format!("the user may allow it, unverified: mount with --allow-dynamic {label}")
+            }
+            false => "the server's author must mend the entry".to_owned(),
         };
-        Self::new(path, uri, ReadError::Denied, reason, next)
+        Self::new(path, uri, ReadError::Denied, reason, &next)
     }
 
     /// A file that waits for the user's approval.

@@ -33,5 +33,6 @@ mod rig;
 mod semantics;
 mod spec_example;
 mod standing;
+mod troubleshooting;
 mod verification;
 mod windows;
