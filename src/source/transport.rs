@@ -99,13 +99,12 @@ impl Traces {
         tail.drain(..over);
     }
 
-    fn noise(&self, line: &[u8]) {
+    fn noise(&self, line: &str) {
         let n = self.noise.fetch_add(1, Ordering::Relaxed);
-        if n < 5 && !line.iter().all(u8::is_ascii_whitespace) {
-            let text = String::from_utf8_lossy(line.get(..line.len().min(800)).unwrap_or_default());
+        if n < 5 && !line.trim_ascii().is_empty() {
             tracing::info!(
                 "a line on the server's stdout is no message: {}",
-                printable(&text, 200)
+                printable(line, 200)
             );
         }
     }
@@ -134,7 +133,7 @@ struct Envelope<'a> {
 }
 
 /// The answer to a request of ours, with its result as text.
-fn raw_response(id: RequestId, result: &str) -> ServerJsonRpcMessage {
+fn raw_response(id: RequestId, result: String) -> ServerJsonRpcMessage {
     let result = ServerResult::CustomResult(CustomResult::new(result.into()));
     ServerJsonRpcMessage::response(result, id)
 }
@@ -148,32 +147,43 @@ enum Want {
     Typed,
 }
 
-/// Reads one message; none if the text is no message at all, or answers nothing that was asked.
-/// `take` says how the answer of an id is wanted, and that it has come.
+/// Reads one message; the text again if it is no message at all, or answers nothing that was
+/// asked. `take` says how the answer of an id is wanted, and that it has come.
 fn decode(
-    text: &[u8],
+    text: Vec<u8>,
     mut take: impl FnMut(&RequestId) -> Option<Want>,
-) -> Option<ServerJsonRpcMessage> {
+) -> Result<ServerJsonRpcMessage, String> {
     // Bytes that are not UTF-8 cannot be what the digest covers: the text is altered visibly
     // and the check refuses it, rather than that the reader waits for an answer that was given.
-    let text = String::from_utf8_lossy(text);
-    let envelope: Envelope = serde_json::from_str(&text).ok()?;
-    let id = match envelope {
-        Envelope {
+    let mut text = String::from_utf8(text)
+        .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+    let (id, result) = match serde_json::from_str(&text) {
+        Err(_) => return Err(text),
+        Ok(Envelope {
             method: None,
             id: Some(id),
-            ..
-        } => id,
+            result,
+        }) => (id, result),
         // A request or a notification of the server's, or an error about no request.
-        _ => return serde_json::from_str(&text).ok(),
+        Ok(_) => return serde_json::from_str(&text).map_err(|_| text),
     };
-    match (take(&id)?, envelope.result) {
-        (Want::Raw, Some(result)) => Some(raw_response(id, result.get())),
+    let Some(want) = take(&id) else {
+        return Err(text);
+    };
+    match (want, result) {
+        (Want::Raw, Some(result)) => {
+            // The result may be of 96 MiB: it is cut out in place.
+            let start = result.get().as_ptr() as usize - text.as_ptr() as usize;
+            let end = start + result.get().len();
+            text.truncate(end);
+            text.drain(..start);
+            Ok(raw_response(id, text))
+        }
         (want, _) => match serde_json::from_str(&text) {
-            Ok(message) => Some(message),
+            Ok(message) => Ok(message),
             // JSON-RPC in shape but not in content: whoever waits for it must not wait longer.
-            Err(_) if want == Want::Raw => Some(raw_response(id, "null")),
-            Err(_) => None,
+            Err(_) if want == Want::Raw => Ok(raw_response(id, "null".to_owned())),
+            Err(_) => Err(text),
         },
     }
 }
@@ -259,9 +269,9 @@ impl Transport<RoleClient> for ChildTransport {
             // Also a late answer, or one to nothing, is a sign of life.
             *self.traces.unheard.lock() = None;
             let asked = Arc::clone(&self.asked);
-            match decode(&line, |id| asked.lock().remove(id)) {
-                Some(message) => return Some(message),
-                None => self.traces.noise(&line),
+            match decode(line, |id| asked.lock().remove(id)) {
+                Ok(message) => return Some(message),
+                Err(line) => self.traces.noise(&line),
             }
         }
     }
@@ -581,7 +591,8 @@ impl RawHttp {
             let mut events = std::pin::pin!(SseStream::from_bytes_stream(bytes));
             while let Some(event) = events.next().await {
                 let data = event?.data.unwrap_or_default();
-                found = decode(data.as_bytes(), |i| (i == id).then_some(Want::Raw))
+                found = decode(data.into_bytes(), |i| (i == id).then_some(Want::Raw))
+                    .ok()
                     .filter(|m| is_answer(m, id));
                 if found.is_some() {
                     break;
@@ -593,7 +604,9 @@ impl RawHttp {
             while let Some(chunk) = bytes.next().await {
                 body.extend_from_slice(&chunk?);
             }
-            found = decode(&body, |i| (i == id).then_some(Want::Raw)).filter(|m| is_answer(m, id));
+            found = decode(body, |i| (i == id).then_some(Want::Raw))
+                .ok()
+                .filter(|m| is_answer(m, id));
         }
         match found {
             Some(message) => Ok(StreamableHttpPostResponse::Json(message, None)),
@@ -693,11 +706,12 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Option<ServerJsonRpcMessage> {
-        decode(text.as_bytes(), |id| match id {
+        let want = |id: &RequestId| match id {
             RequestId::Number(1) => Some(Want::Raw),
             RequestId::Number(2) => Some(Want::Typed),
             _ => None,
-        })
+        };
+        decode(text.into(), want).ok()
     }
 
     fn raw(message: Option<ServerJsonRpcMessage>) -> Option<String> {
