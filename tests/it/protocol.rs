@@ -349,6 +349,80 @@ fn c23_hr05_older_servers_are_found_out_and_used() {
 }
 
 #[test]
+fn hr03_directories_are_asked_for_only_if_they_were_declared_with_true() {
+    let mut rig = Rig::new();
+    let values = [
+        json!(true),
+        json!(false),
+        json!("true"),
+        json!(1),
+        json!(null),
+        json!({}),
+    ];
+    let labels: Vec<String> = (0..values.len()).map(|n| format!("l{n}")).collect();
+    for (label, value) in labels.iter().zip(&values) {
+        let mut scene = two_files();
+        scene["directoryRead"] = true.into();
+        let skills = json!({"io.modelcontextprotocol/skills": {"directoryRead": value}});
+        scene["capabilities"] = json!({"resources": {}, "extensions": skills});
+        rig.scene(label, scene);
+    }
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    rig.up(&labels, &[]);
+    for (label, value) in labels.iter().zip(&values) {
+        let live = rig.tell(&["list", "--live", &format!("{label}/s")]);
+        let asked = rig.seen(label, "resources/directory/read");
+        let declared = *value == json!(true);
+        assert_eq!(
+            (live.code == Some(0), asked > 0),
+            (declared, declared),
+            "{value}: {live:?}"
+        );
+        assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok("a\n"), "{value}");
+    }
+}
+
+#[test]
+fn hr04_a_server_that_declares_no_resources_is_warned_about_and_used() {
+    let mut rig = Rig::new();
+    let mut scene = two_files();
+    scene["capabilities"] = json!({"extensions": {"io.modelcontextprotocol/skills": {}}});
+    rig.scene("lab", scene);
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    let warning = "it declares the Skills extension but not `resources`, as it must";
+    assert_eq!(rig.server("lab")["warnings"], json!([warning]));
+    assert!(rig.ask(&["status", "lab"]).contains(warning));
+}
+
+#[test]
+fn hr01_each_request_carries_revision_client_and_capabilities() {
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    let url = rig.scripted_http("lab");
+    rig.scene("pipe", two_files());
+    let pipe = rig.scripted("pipe");
+    rig.mount(&[("lab", &url), ("pipe", &pipe)], &[]);
+    for label in ["lab", "pipe"] {
+        rig.ready(label);
+        assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok("a\n"));
+        let requests = rig.log(label, "request");
+        assert!(requests.len() >= 3, "{requests:?}");
+        for request in requests {
+            let meta = &request["params"]["_meta"];
+            let field = |name: &str| &meta[format!("io.modelcontextprotocol/{name}")];
+            assert_eq!(field("protocolVersion"), "2026-07-28", "{request}");
+            assert_eq!(field("clientInfo")["name"], "mount-skills", "{request}");
+            let extensions = &field("clientCapabilities")["extensions"];
+            assert!(
+                extensions["io.modelcontextprotocol/skills"].is_object(),
+                "{request}"
+            );
+        }
+    }
+}
+
+#[test]
 fn replies_that_drip_or_break_off_end_in_time_and_the_next_read_is_right() {
     let mut rig = Rig::new();
     let read = |file: &str, mut rule: Value| {
