@@ -9,6 +9,7 @@
 
 use super::digest::{BadDigest, Digest};
 use super::name::{NameError, RelPath, SKILL_MD};
+use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
@@ -94,6 +95,30 @@ impl std::str::FromStr for SetId {
 impl fmt::Debug for SetId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// In the shape of the extension: [`Entry::parse`] reads it back.
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut entry = s.serialize_struct("Entry", 3)?;
+        entry.serialize_field("uri", &*self.uri)?;
+        entry.serialize_field("frontmatter", &*self.frontmatter.map)?;
+        match &self.content {
+            Content::Dynamic => entry.serialize_field("resources", "dynamic")?,
+            Content::Listed { files, .. } => entry.serialize_field("resources", files)?,
+        }
+        entry.end()
+    }
+}
+
+impl Serialize for FileEntry {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut row = s.serialize_struct("FileEntry", 3)?;
+        row.serialize_field("uri", &*self.uri)?;
+        row.serialize_field("digest", &self.digest.to_string())?;
+        row.serialize_field("size", &self.size)?;
+        row.end()
     }
 }
 
@@ -210,24 +235,6 @@ impl Entry {
             Content::Listed { set, .. } => Some(*set),
             Content::Dynamic => None,
         }
-    }
-
-    /// The entry as JSON, in the shape of the extension: [`Entry::parse`] reads it back.
-    pub fn to_json(&self) -> Value {
-        let resources = match &self.content {
-            Content::Dynamic => Value::from("dynamic"),
-            Content::Listed { files, .. } => files
-                .iter()
-                .map(|f| {
-                    serde_json::json!({
-                        "uri": &*f.uri, "digest": f.digest.to_string(), "size": f.size
-                    })
-                })
-                .collect(),
-        };
-        serde_json::json!({
-            "uri": &*self.uri, "frontmatter": &*self.frontmatter.map, "resources": resources
-        })
     }
 
     /// Departures from the Agent Skills naming rules, which bind the server; the skill loads all
@@ -473,7 +480,10 @@ mod tests {
         let e = Entry::parse(&good()).unwrap();
         assert_eq!(e.dir.as_str(), "a/b");
         assert_eq!(e.files().len(), 2);
-        assert_eq!(Entry::parse(&e.to_json()), Ok(e.clone()));
+        assert_eq!(
+            Entry::parse(&serde_json::to_value(&e).unwrap()),
+            Ok(e.clone())
+        );
         let extra = with("zzz", json!(1));
         assert_eq!(Entry::parse(&extra), Ok(e), "unknown fields pass");
     }

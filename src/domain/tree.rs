@@ -1713,7 +1713,7 @@ mod tests {
     #[test]
     fn a_changed_frontmatter_is_another_file() {
         let v1 = entry("skill://a", &[]);
-        let mut value = v1.to_json();
+        let mut value = serde_json::to_value(&*v1).unwrap();
         value["frontmatter"]["x"] = json!(1);
         let v2 = Arc::new(Entry::parse(&value).unwrap());
         let b1 = branch(&[v1], None, 0);

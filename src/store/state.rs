@@ -16,8 +16,9 @@ use crate::domain::name::Label;
 use crate::domain::skill::{Scope, Verdict};
 use crate::domain::tree::Seen;
 use rustix::fs::Mode;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
@@ -73,9 +74,12 @@ struct Record<T> {
     content: T,
 }
 
-#[derive(Serialize, Deserialize)]
-struct ListingContent {
-    entries: Vec<serde_json::Value>,
+/// A listing as it is loaded. Entries are read one by one, and written one by one: all of them as
+/// JSON values would be many times their size.
+#[derive(Deserialize)]
+struct ListingContent<'a> {
+    #[serde(borrow)]
+    entries: Vec<&'a RawValue>,
     named: Vec<String>,
     seen: Vec<(String, String, u64)>,
 }
@@ -120,10 +124,10 @@ impl State {
     }
 
     /// Reads one file; none if it is not there or damaged.
-    fn read<T: DeserializeOwned, R>(
+    fn read<R>(
         &self,
         name: &str,
-        decode: impl FnOnce(T) -> Result<R, String>,
+        decode: impl FnOnce(&RawValue) -> Result<R, String>,
     ) -> Option<R> {
         let bytes = match self.dir.read(name, MAX_STATE) {
             Ok(bytes) => bytes,
@@ -145,13 +149,13 @@ impl State {
         }
     }
 
-    fn open_record<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, String> {
+    fn open_record<'a>(&self, bytes: &'a [u8]) -> Result<&'a RawValue, String> {
         let text = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
         let (head, body) = text.split_once('\n').ok_or("it has no digest line")?;
         if head != Digest::of(body.as_bytes()).to_string() {
             return Err("its digest differs".into());
         }
-        let record: Record<T> = serde_json::from_str(body).map_err(|e| e.to_string())?;
+        let record: Record<&RawValue> = serde_json::from_str(body).map_err(|e| e.to_string())?;
         if record.version != VERSION {
             return Err(format!(
                 "it has version {}, this program reads {VERSION}",
@@ -173,10 +177,13 @@ impl State {
             identity,
             content,
         };
-        let body = serde_json::to_string(&record)?;
-        let text = format!("{}\n{body}", Digest::of(body.as_bytes()));
-        self.dir
-            .write(name, Mode::RUSR | Mode::WUSR, text.as_bytes())
+        // The digest's place is kept free: a listing may be large, and is not copied.
+        let mut text = format!("{}\n", Digest::of(b"")).into_bytes();
+        let body = text.len();
+        serde_json::to_writer(&mut text, &record)?;
+        let digest = Digest::of(text.get(body..).unwrap_or_default()).to_string();
+        text.splice(..body - 1, digest.into_bytes());
+        self.dir.write(name, Mode::RUSR | Mode::WUSR, &text)
     }
 
     /// Keeps a listing for the next run. Blocks on the disk.
@@ -184,17 +191,7 @@ impl State {
     /// # Errors
     /// The listing that was there before stays.
     pub fn save_listing(&self, listing: &StoredListing) -> io::Result<()> {
-        let seen = listing.seen.iter();
-        self.write(
-            LISTING,
-            ListingContent {
-                entries: listing.entries.iter().map(|e| e.to_json()).collect(),
-                named: listing.named.iter().map(|uri| uri.to_string()).collect(),
-                seen: seen
-                    .map(|(uri, (d, at))| (uri.to_string(), d.to_string(), *at))
-                    .collect(),
-            },
-        )
+        self.write(LISTING, listing)
     }
 
     /// Journals the entries of the open windows, so that they outlive the daemon's death
@@ -206,10 +203,7 @@ impl State {
                 other => other,
             };
         }
-        self.write(
-            &self.windows,
-            held.iter().map(|e| e.to_json()).collect::<Vec<_>>(),
-        )
+        self.write(&self.windows, Entries(held))
     }
 
     /// Changes some verdicts, and no others that another daemon may have changed meanwhile.
@@ -247,20 +241,58 @@ fn is_late(stored: Option<&Verdict>, now: Verdict) -> bool {
     }
 }
 
-fn decode_entries(entries: Vec<serde_json::Value>) -> Result<Vec<Arc<Entry>>, String> {
-    let entry = |v| {
-        Entry::parse(v)
-            .map(Arc::new)
-            .map_err(|d| d.reason.to_string())
-    };
-    entries.iter().map(entry).collect()
+/// Entries on their way to a file.
+struct Entries<'a>(&'a [Arc<Entry>]);
+
+impl Serialize for Entries<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.iter().map(|e| &**e))
+    }
 }
 
-fn decode_listing(content: ListingContent) -> Result<StoredListing, String> {
+/// Times on their way to a file.
+struct Times<'a>(&'a Seen);
+
+impl Serialize for Times<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let rows = self.0.iter();
+        s.collect_seq(rows.map(|(uri, (digest, at))| (&**uri, digest.to_string(), at)))
+    }
+}
+
+impl Serialize for StoredListing {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let named: Vec<&str> = self.named.iter().map(|uri| &**uri).collect();
+        let mut content = s.serialize_struct("StoredListing", 3)?;
+        content.serialize_field("entries", &Entries(&self.entries))?;
+        content.serialize_field("named", &named)?;
+        content.serialize_field("seen", &Times(&self.seen))?;
+        content.end()
+    }
+}
+
+fn parsed<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
+    serde_json::from_str(raw.get()).map_err(|e| e.to_string())
+}
+
+fn decode_entries(raw: &RawValue) -> Result<Vec<Arc<Entry>>, String> {
+    entries(parsed(raw)?)
+}
+
+fn entries(raw: Vec<&RawValue>) -> Result<Vec<Arc<Entry>>, String> {
+    let entry = |raw| {
+        let entry = Entry::parse(&parsed(raw)?).map_err(|d| d.reason.to_string())?;
+        Ok(Arc::new(entry))
+    };
+    raw.into_iter().map(entry).collect()
+}
+
+fn decode_listing(raw: &RawValue) -> Result<StoredListing, String> {
+    let content: ListingContent = parsed(raw)?;
     let digest = |text: &str| Digest::parse(text).map_err(|e| e.to_string());
     let seen = content.seen.into_iter();
     Ok(StoredListing {
-        entries: decode_entries(content.entries)?,
+        entries: entries(content.entries)?,
         named: content.named.into_iter().map(Into::into).collect(),
         seen: seen
             .map(|(uri, d, at)| Ok((uri.into(), (digest(&d)?, at))))
@@ -268,7 +300,8 @@ fn decode_listing(content: ListingContent) -> Result<StoredListing, String> {
     })
 }
 
-fn decode_verdicts(content: BTreeMap<String, VerdictContent>) -> Result<Verdicts, String> {
+fn decode_verdicts(raw: &RawValue) -> Result<Verdicts, String> {
+    let content: BTreeMap<String, VerdictContent> = parsed(raw)?;
     let verdict = |content| match content {
         VerdictContent::Approved { set, scope } => Verdict::Approved(set, scope),
         VerdictContent::Lapsed { set } => Verdict::Lapsed(set),
