@@ -41,7 +41,7 @@ impl Diff {
                 .cloned()
                 .collect()
         };
-        let (a, b) = (&old.frontmatter.map, &new.frontmatter.map);
+        let (a, b) = (old.frontmatter.map(), new.frontmatter.map());
         let mut fields: Vec<String> = a
             .keys()
             .chain(b.keys())

@@ -103,7 +103,7 @@ impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let mut entry = s.serialize_struct("Entry", 3)?;
         entry.serialize_field("uri", &*self.uri)?;
-        entry.serialize_field("frontmatter", &*self.frontmatter.map)?;
+        entry.serialize_field("frontmatter", &self.frontmatter.map())?;
         match &self.content {
             Content::Dynamic => entry.serialize_field("resources", "dynamic")?,
             Content::Listed { files, .. } => entry.serialize_field("resources", files)?,
@@ -122,13 +122,30 @@ impl Serialize for FileEntry {
     }
 }
 
-/// The frontmatter an entry claims for its SKILL.md, with the identity of its content.
+/// The frontmatter an entry claims for its SKILL.md, with the identity of its content. It is kept
+/// as text: a server may send a value of a few bytes a million times, and as many are shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frontmatter {
-    /// The object as the server sent it.
-    pub map: Arc<Map<String, Value>>,
-    /// The digest of its canonical JSON text.
+    /// Its canonical JSON text.
+    text: Arc<str>,
+    /// The digest of that.
     pub id: Digest,
+}
+
+impl Frontmatter {
+    pub(super) fn of(map: &Map<String, Value>) -> Self {
+        let text = serde_json::to_string(map).unwrap_or_default();
+        Self {
+            id: Digest::of(text.as_bytes()),
+            text: text.into(),
+        }
+    }
+
+    /// The fields.
+    pub fn map(&self) -> Map<String, Value> {
+        // What was written a moment ago can be read.
+        serde_json::from_str(&self.text).unwrap_or_default()
+    }
 }
 
 /// The valid entry of one skill.
@@ -194,15 +211,10 @@ impl Entry {
             Some(_) => return Err(Reason::Resources("neither an array nor \"dynamic\"")),
             None => return Err(Reason::Resources("missing")),
         };
-        let text = serde_json::to_vec(map).unwrap_or_default();
-        let frontmatter = Frontmatter {
-            map: Arc::new(map.clone()),
-            id: Digest::of(&text),
-        };
         Ok(Self {
             uri: uri.into(),
             dir,
-            frontmatter,
+            frontmatter: Frontmatter::of(map),
             content,
         })
     }
@@ -213,12 +225,11 @@ impl Entry {
     }
 
     /// The description the entry gives, as the server sent it: escape it before showing it.
-    pub fn description(&self) -> &str {
-        self.frontmatter
-            .map
-            .get("description")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
+    pub fn description(&self) -> String {
+        match self.frontmatter.map().remove("description") {
+            Some(Value::String(text)) => text,
+            _ => String::new(),
+        }
     }
 
     /// Its files; none for a dynamic skill.

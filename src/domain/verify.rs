@@ -107,7 +107,7 @@ pub fn unverified(
         return Err(Mismatch::Budget { budget, found });
     }
     if let Some(front) = frontmatter {
-        frontmatter::compare(&bytes, &front.map)?;
+        frontmatter::compare(&bytes, &front.map())?;
     }
     Ok((Unverified(bytes.into()), found))
 }
@@ -199,7 +199,7 @@ pub fn verify(bytes: Untrusted, expected: &Expected) -> Result<Verified, Mismatc
         });
     }
     if let Some(front) = &expected.frontmatter {
-        frontmatter::compare(&bytes, &front.map)?;
+        frontmatter::compare(&bytes, &front.map())?;
     }
     Ok(Verified(bytes.into()))
 }
@@ -338,16 +338,9 @@ mod tests {
     #[test]
     fn hr_64_65_the_frontmatter_must_be_the_entrys() {
         let text = b"---\nname: s\ndescription: d\n---\nBody\n";
-        let with = |value: serde_json::Value| {
-            let map = value.as_object().unwrap().clone();
-            let front = Frontmatter {
-                id: Digest::of(value.to_string().as_bytes()),
-                map: Arc::new(map),
-            };
-            Expected {
-                frontmatter: Some(front),
-                ..expected(text)
-            }
+        let with = |value: serde_json::Value| Expected {
+            frontmatter: Some(Frontmatter::of(value.as_object().unwrap())),
+            ..expected(text)
         };
         assert!(check(text, &with(json!({"name": "s", "description": "d"}))).is_ok());
         for lie in [
@@ -366,14 +359,8 @@ mod tests {
     fn hr_40_64_dynamic_content_has_a_budget_and_its_frontmatter_is_compared() {
         let text = b"---\nname: s\ndescription: d\n---\nnow\n";
         let front = |d: &str| {
-            let map = json!({"name": "s", "description": d})
-                .as_object()
-                .unwrap()
-                .clone();
-            Frontmatter {
-                id: Digest::of(d.as_bytes()),
-                map: Arc::new(map),
-            }
+            let value = json!({"name": "s", "description": d});
+            Frontmatter::of(value.as_object().unwrap())
         };
         let take = |front: Option<&Frontmatter>, budget| {
             unverified(Untrusted::new(text.to_vec()), front, budget)

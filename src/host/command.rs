@@ -189,8 +189,9 @@ impl Host {
             size: f.size,
             digest: f.digest.to_string(),
         };
+        let fields = entry.frontmatter.map();
         let requests = REQUESTS.iter().filter_map(|field| {
-            let value = entry.frontmatter.map.get(*field)?;
+            let value = fields.get(*field)?;
             let text = value
                 .as_str()
                 .map_or_else(|| value.to_string(), str::to_owned);
@@ -203,7 +204,7 @@ impl Host {
             skill: printable(&format!("{label}/{}", entry.dir), TEXT),
             uri: printable(&entry.uri, TEXT),
             state: skill.state(self.policy).into(),
-            description: printable(entry.description(), 1024),
+            description: printable(&entry.description(), 1024),
             set: entry.set().map(|s| s.to_string()).unwrap_or_default(),
             files: entry.files().iter().map(file).collect(),
             requests: requests.collect(),

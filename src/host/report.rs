@@ -302,14 +302,11 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
             let skill = now.skills.get(&e.uri)?;
             let above = std::iter::successors(e.dir.parent(), |d| d.parent());
             let outer = above.filter_map(|d| by_dir.get(d.as_str())).next();
-            let tools = e
-                .frontmatter
-                .map
-                .get("allowed-tools")
-                .map(|v| match v.as_str() {
-                    Some(text) => printable(text, TEXT),
-                    None => printable(&v.to_string(), TEXT),
-                });
+            let fields = e.frontmatter.map();
+            let tools = fields.get("allowed-tools").map(|v| match v.as_str() {
+                Some(text) => printable(text, TEXT),
+                None => printable(&v.to_string(), TEXT),
+            });
             let path = printable(&format!("{label}/{}", e.dir), TEXT);
             let newest = skill.newest().filter(|newest| *newest != e);
             Some(SkillStatus {
@@ -317,7 +314,7 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
                 path,
                 uri: printable(&e.uri, TEXT),
                 name: printable(e.name(), 255),
-                description: printable(e.description(), DESCRIPTION),
+                description: printable(&e.description(), DESCRIPTION),
                 state: skill.state(policy).into(),
                 changes: newest.map(|newest| Diff::between(e, newest).map(|p| printable(p, TEXT))),
                 files: e.files().len(),
