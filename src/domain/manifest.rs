@@ -8,7 +8,7 @@
 //! kept verbatim for comparison and display; it grants nothing (HR-97, HR-99).
 
 use super::digest::{BadDigest, Digest};
-use super::name::{NameError, RelPath, SKILL_MD};
+use super::name::{MAX_PATH, NameError, RelPath, SKILL_MD};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -169,7 +169,8 @@ impl Entry {
     pub fn parse(value: &Value) -> Result<Self, Declined> {
         let uri = value.get("uri").and_then(Value::as_str);
         Self::check(value).map_err(|reason| Declined {
-            uri: uri.map(Arc::from),
+            // A longer one is nothing that anybody could ask for.
+            uri: uri.filter(|u| u.len() <= MAX_PATH).map(Arc::from),
             dir: uri.and_then(|u| skill_dir(u).ok()),
             reason,
         })
@@ -194,7 +195,7 @@ impl Entry {
         }
         if name != dir.last() {
             return Err(Reason::NameDiffers {
-                name: name.into(),
+                name: cut(name),
                 segment: dir.last().into(),
             });
         }
@@ -273,6 +274,11 @@ impl Entry {
 }
 
 /// The directory of the skill whose SKILL.md this URI names (HR-18).
+/// As much of a server's text as a reason needs.
+fn cut(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
 fn skill_dir(uri: &str) -> Result<RelPath, Reason> {
     let path = RelPath::of_uri(uri)?;
     if !uri.ends_with("/SKILL.md") || path.last() != SKILL_MD {
@@ -299,7 +305,7 @@ fn parse_files(rows: &[Value], dir: &RelPath) -> Result<Vec<FileEntry>, Reason> 
             .and_then(Value::as_str)
             .ok_or(Reason::Field("resources[].uri"))?;
         let bad = |reason| Reason::File {
-            uri: uri.into(),
+            uri: cut(uri),
             reason: Box::new(reason),
         };
         let path = RelPath::of_uri(uri).map_err(|e| bad(e.into()))?;

@@ -29,6 +29,7 @@ use crate::domain::skill::{
     Claim, Decision, From, Hold, Known, Moved, Origin, Policy, Scope, Shown, Skill, Standing,
     Verdict, decide,
 };
+use crate::domain::text::printable;
 use crate::domain::tree::{
     self, Absent, Beyond, Branch, Change, Seen, Source as NodeSource, Tree, View,
 };
@@ -52,6 +53,8 @@ use tokio::time::Instant as Tick;
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// …and for at most this long.
 const MAX_TTL: Duration = Duration::from_secs(3600);
+/// Names that a server may show in its directories and no entry has.
+const MAX_BEYOND: usize = 10_000;
 /// A read that failed is answered with the same error for this long: the kernel asks twice.
 const MEMO: Duration = Duration::from_secs(1);
 /// Files larger than this are hashed off the async threads.
@@ -1260,7 +1263,15 @@ impl Now {
         let in_dir = |p: &RelPath| p.parent().as_ref() == Some(&dir);
         self.beyond.dirs.retain(|p| !in_dir(p));
         self.beyond.files.retain(|p, _| !in_dir(p));
-        for child in children {
+        let room = MAX_BEYOND.saturating_sub(self.beyond.dirs.len() + self.beyond.files.len());
+        if children.len() > room {
+            tracing::warn!(
+                "{}: it shows more than {MAX_BEYOND} names in its directories that no entry has; \
+                 the rest is not shown",
+                printable(dir.as_str(), 200)
+            );
+        }
+        for child in children.into_iter().take(room) {
             match child.kind {
                 ChildKind::Directory => drop(self.beyond.dirs.insert(child.path)),
                 ChildKind::File => drop(self.beyond.files.insert(child.path, child.uri.into())),

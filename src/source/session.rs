@@ -8,7 +8,7 @@
 //! Absent on purpose: polling. A listing is asked for after connecting, when somebody needs it,
 //! and again with growing gaps while it has not come whole.
 
-use super::transport::{Group, MAX_MESSAGE, RawHttp, Spawner, Target, Traces};
+use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces};
 use super::wire::{self, DirChild};
 use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
 use crate::domain::manifest::{Declined, Entry, Reason};
@@ -52,7 +52,9 @@ const LIST_TIME: Duration = Duration::from_secs(60);
 const MAX_PAGES: usize = 10_000;
 const MAX_EMPTY_PAGES: usize = 16;
 const MAX_ENTRIES: usize = 100_000;
-const MAX_LIST_BYTES: usize = 512 << 20;
+const MAX_LIST_BYTES: usize = 96 << 20;
+/// Files of all skills of one listing.
+const MAX_LISTED_FILES: usize = 250_000;
 /// Pages of one directory that are read.
 const MAX_DIR_PAGES: usize = 100;
 /// Entries of one listing that `skills/get` is asked to decide between.
@@ -284,8 +286,8 @@ impl Shared {
             Target::Http { url } => {
                 let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .max_concurrent_requests(256)
-                    .max_json_response_size(MAX_MESSAGE)
-                    .max_sse_event_size(MAX_MESSAGE);
+                    .max_json_response_size(MAX_TYPED)
+                    .max_sse_event_size(MAX_TYPED);
                 let client = RawHttp::new().map_err(same)?;
                 let transport = StreamableHttpClientTransport::with_client(client, config);
                 let start = client_config().serve_with_lifecycle(transport, mode);
@@ -465,7 +467,8 @@ impl Shared {
         let mut found = Found::default();
         let mut cursor: Option<String> = None;
         let mut cursors = HashSet::new();
-        let (mut pages, mut empty, mut bytes, mut ttl) = (0, 0, 0, Duration::MAX);
+        let (mut pages, mut empty, mut bytes, mut files) = (0, 0, 0, 0);
+        let mut ttl = Duration::MAX;
         let truncated = loop {
             let params = cursor
                 .clone()
@@ -494,6 +497,8 @@ impl Shared {
             } else {
                 0
             };
+            let listed = |e: &Result<Entry, Declined>| e.as_ref().map_or(1, |e| e.files().len());
+            files += page.entries.iter().map(listed).sum::<usize>();
             page.entries.into_iter().for_each(|e| found.add(e));
             let Some(next) = page.next else { break None };
             if !cursors.insert(next.clone()) {
@@ -506,6 +511,10 @@ impl Shared {
                     format!("{MAX_EMPTY_PAGES} empty pages running"),
                 ),
                 (found.len() >= MAX_ENTRIES, format!("{MAX_ENTRIES} entries")),
+                (
+                    files >= MAX_LISTED_FILES,
+                    format!("{MAX_LISTED_FILES} files"),
+                ),
                 (
                     bytes >= MAX_LIST_BYTES,
                     format!("{} MiB", MAX_LIST_BYTES >> 20),

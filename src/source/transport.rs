@@ -43,7 +43,10 @@ use tokio::sync::mpsc;
 
 /// At most this many bytes in one message: a 16 MiB text of control characters is a line of
 /// 96 MiB (HR-63).
-pub(super) const MAX_MESSAGE: usize = 128 << 20;
+const MAX_MESSAGE: usize = 128 << 20;
+/// At most this many bytes in a message that rmcp makes values of: all but the results of our
+/// methods. A value takes up to ten times its text.
+pub(super) const MAX_TYPED: usize = 1 << 20;
 /// At most this many bytes of stderr are kept, the last ones.
 const STDERR_TAIL: usize = 16 * 1024;
 /// How long a child may take to end once its stdin is closed, and again after SIGTERM.
@@ -165,7 +168,7 @@ fn decode(
             result,
         }) => (id, result),
         // A request or a notification of the server's, or an error about no request.
-        Ok(_) => return serde_json::from_str(&text).map_err(|_| text),
+        Ok(_) => return typed(&text).ok_or(text),
     };
     let Some(want) = take(&id) else {
         return Err(text);
@@ -179,13 +182,19 @@ fn decode(
             text.drain(..start);
             Ok(raw_response(id, text))
         }
-        (want, _) => match serde_json::from_str(&text) {
-            Ok(message) => Ok(message),
+        (want, _) => match typed(&text) {
+            Some(message) => Ok(message),
             // JSON-RPC in shape but not in content: whoever waits for it must not wait longer.
-            Err(_) if want == Want::Raw => Ok(raw_response(id, "null".to_owned())),
-            Err(_) => Err(text),
+            None if want == Want::Raw => Ok(raw_response(id, "null".to_owned())),
+            None => Err(text),
         },
     }
+}
+
+/// A message as rmcp reads it.
+fn typed(text: &str) -> Option<ServerJsonRpcMessage> {
+    let fits = text.len() <= MAX_TYPED;
+    fits.then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 /// A child process as an rmcp transport.

@@ -5,7 +5,8 @@
 
 use super::SourceError;
 use crate::domain::manifest::{Declined, Entry, Reason};
-use crate::domain::name::RelPath;
+use crate::domain::name::{MAX_PATH, RelPath};
+use crate::domain::text::printable;
 use crate::domain::verify::Untrusted;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,10 +16,18 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// JSON nested deeper than this is malformed (HR-63).
 const MAX_DEPTH: usize = 64;
+/// At most this many bytes in an entry: 512 files whose names are as long as names may be, and
+/// the frontmatter. As values it takes up to ten times that.
+const MAX_ENTRY: usize = 4 << 20;
+/// At most this many bytes in a page of a listing.
+const MAX_PAGE: usize = 64 << 20;
+/// At most this many items in a list.
+const MAX_ITEMS: usize = 100_000;
 
 /// One page of `skills/list`.
 #[derive(Debug)]
@@ -47,7 +56,7 @@ impl Head<'_> {
         match self.result_type.as_deref() {
             None | Some("complete") => Ok(()),
             Some("input_required" | "inputRequired") => Err(SourceError::NeedsInput),
-            Some(other) => Err(malformed(format!("resultType {other:?} is unknown"))),
+            Some(other) => Err(malformed(format!("resultType {} is unknown", shown(other)))),
         }
     }
 
@@ -65,6 +74,37 @@ fn malformed(why: impl fmt::Display) -> SourceError {
     SourceError::Malformed(why.to_string())
 }
 
+/// A server's text in a reason: it may be of 128 MiB.
+fn shown(text: &str) -> String {
+    format!("\"{}\"", printable(text, 200))
+}
+
+/// A list of at most `MAX` items. A longer one ends the reading before its items are held.
+fn bounded<'de, const MAX: usize, T: Deserialize<'de>, D: Deserializer<'de>>(
+    de: D,
+) -> Result<Vec<T>, D::Error> {
+    struct Items<T, const MAX: usize>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Items<T, MAX> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = seq.next_element()? {
+                if items.len() == MAX {
+                    return Err(A::Error::custom(format!("more than {MAX} items")));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    de.deserialize_seq(Items::<T, MAX>(PhantomData))
+}
+
 fn parse<'a, T: Deserialize<'a>>(raw: &'a str) -> Result<T, SourceError> {
     serde_json::from_str(raw).map_err(malformed)
 }
@@ -74,10 +114,16 @@ pub(super) fn list_page(raw: &str) -> Result<Page, SourceError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {
-        #[serde(borrow)]
+        #[serde(borrow, deserialize_with = "bounded::<MAX_ITEMS, _, _>")]
         skills: Vec<&'a RawValue>,
         #[serde(default)]
         next_cursor: Option<String>,
+    }
+    if raw.len() > MAX_PAGE {
+        let (len, most) = (raw.len(), MAX_PAGE >> 20);
+        return Err(malformed(format!(
+            "{len} bytes in a page, more than {most} MiB"
+        )));
     }
     let head: Head = parse(raw)?;
     head.check()?;
@@ -110,7 +156,9 @@ pub(super) fn get_result(raw: &str, uri: &str) -> Result<Result<Entry, Declined>
     };
     if got != Some(uri) {
         return Err(malformed(format!(
-            "skills/get of {uri:?} answered with the entry of {got:?}"
+            "skills/get of {} answered with the entry of {}",
+            shown(uri),
+            got.map_or_else(|| "nobody".to_owned(), shown)
         )));
     }
     Ok(entry)
@@ -118,6 +166,23 @@ pub(super) fn get_result(raw: &str, uri: &str) -> Result<Result<Entry, Declined>
 
 /// Reads one entry.
 fn entry(raw: &str) -> Result<Entry, Declined> {
+    if raw.len() > MAX_ENTRY {
+        #[derive(Deserialize)]
+        struct Named<'a> {
+            #[serde(borrow)]
+            uri: Cow<'a, str>,
+        }
+        let named: Option<Named> = serde_json::from_str(raw).ok();
+        let uri = named.map(|n| n.uri).filter(|u| u.len() <= MAX_PATH);
+        let (len, most) = (raw.len(), MAX_ENTRY >> 20);
+        return Err(Declined {
+            dir: uri
+                .as_deref()
+                .and_then(|u| RelPath::of_uri(u).ok()?.parent()),
+            uri: uri.as_deref().map(Into::into),
+            reason: Reason::Malformed(format!("{len} bytes, more than {most} MiB")),
+        });
+    }
     match strict(raw) {
         Ok(value) => Entry::parse(&value),
         Err(e) => {
@@ -143,7 +208,7 @@ fn entry(raw: &str) -> Result<Entry, Declined> {
 pub(super) fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, SourceError> {
     #[derive(Deserialize)]
     struct Body<'a> {
-        #[serde(borrow)]
+        #[serde(borrow, deserialize_with = "bounded::<16, _, _>")]
         contents: Vec<Item<'a>>,
     }
     #[derive(Deserialize)]
@@ -174,8 +239,9 @@ pub(super) fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, 
     };
     if item.uri != uri {
         return Err(malformed(format!(
-            "expected contents of {uri:?}, found {:?}",
-            item.uri
+            "expected contents of {}, found {}",
+            shown(uri),
+            shown(&item.uri)
         )));
     }
     match (item.text, item.blob) {
@@ -227,7 +293,7 @@ pub(super) fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceErro
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {
-        #[serde(borrow)]
+        #[serde(borrow, deserialize_with = "bounded::<MAX_ITEMS, _, _>")]
         resources: Vec<&'a RawValue>,
         #[serde(default)]
         next_cursor: Option<String>,
