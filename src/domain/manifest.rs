@@ -273,12 +273,12 @@ impl Entry {
     }
 }
 
-/// The directory of the skill whose SKILL.md this URI names (HR-18).
 /// As much of a server's text as a reason needs.
 fn cut(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
+/// The directory of the skill whose SKILL.md this URI names (HR-18).
 fn skill_dir(uri: &str) -> Result<RelPath, Reason> {
     let path = RelPath::of_uri(uri)?;
     if !uri.ends_with("/SKILL.md") || path.last() != SKILL_MD {
@@ -490,6 +490,42 @@ mod tests {
 
     fn with_row(row: Value) -> Value {
         with("resources", json!([self::row("skill://a/b/SKILL.md"), row]))
+    }
+
+    #[test]
+    fn hr_19_departures_from_the_naming_rules_are_warnings() {
+        let warnings = |name: &str, description: &str| {
+            let uri = format!("skill://{name}/SKILL.md");
+            let mut e = entry(&uri, name, vec![row(&uri)]);
+            e["frontmatter"]["description"] = description.into();
+            let e = Entry::parse(&e).unwrap();
+            assert_eq!(e.description(), description);
+            e.warnings()
+        };
+        let (n64, d1024) = ("n".repeat(64), "é".repeat(1024));
+        for good in ["a", "a-b2", &n64] {
+            assert_eq!(warnings(good, &d1024), [""; 0], "{good}");
+        }
+        for bad in ["A", "a_b", "x--y", "-a", "a-", &format!("{n64}n")] {
+            let got = warnings(bad, "d");
+            assert!(
+                got.len() == 1 && got[0].starts_with("name is not"),
+                "{bad}: {got:?}"
+            );
+        }
+        let got = warnings("a", &format!("{d1024}é"));
+        assert_eq!(
+            got,
+            ["description has 1025 characters, the format allows 1024"]
+        );
+    }
+
+    #[test]
+    fn a_set_is_shown_as_a_digest_that_reads_back() {
+        let set = Entry::parse(&good()).unwrap().set().unwrap();
+        let text = set.to_string();
+        assert!(text.starts_with("sha256:") && text.len() == 71, "{text}");
+        assert_eq!(text.parse(), Ok(set));
     }
 
     #[test]

@@ -141,9 +141,7 @@ impl RelPath {
         if levels > MAX_LEVELS {
             return Err(NameError::TooDeep(levels));
         }
-        if path.len() > MAX_PATH {
-            return Err(NameError::TooLong(path.len()));
-        }
+        // Never longer than the URI.
         Ok(Self(path.into()))
     }
 
@@ -269,6 +267,43 @@ fn decode(segment: &str) -> Result<String, NameError> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn limits_are_reached_and_not_passed() {
+        let deep = |levels: usize| format!("skill://{}", vec!["a"; levels].join("/"));
+        assert!(path(&deep(MAX_LEVELS)).is_ok());
+        let over = MAX_LEVELS + 1;
+        assert_eq!(path(&deep(over)), Err(NameError::TooDeep(over)));
+        let named = |bytes: usize| format!("skill://a/{}", "n".repeat(bytes));
+        assert!(path(&named(MAX_NAME)).is_ok());
+        let over = MAX_NAME + 1;
+        assert_eq!(path(&named(over)), Err(NameError::LongName(over)));
+        // 16 names of 253 bytes, and one that fills up.
+        let start = format!("skill:/{}", format!("/{}", "n".repeat(253)).repeat(16));
+        let fill = |uri: usize| format!("{start}/{}", "m".repeat(uri - start.len() - 1));
+        assert_eq!(fill(MAX_PATH).len(), MAX_PATH);
+        assert!(path(&fill(MAX_PATH)).is_ok());
+        let over = MAX_PATH + 1;
+        assert_eq!(path(&fill(over)), Err(NameError::TooLong(over)));
+    }
+
+    #[test]
+    fn a_path_has_a_uri_of_its_scheme() {
+        for uri in [
+            "skill://a/b:/c",
+            "x://a/b",
+            "skill://a",
+            "x://a/b:/c",
+            "skill://a%20b/%3F",
+        ] {
+            let p = RelPath::of_uri(uri).unwrap();
+            assert_eq!(RelPath::of_uri(&p.to_uri()), Ok(p), "{uri}");
+        }
+        assert_eq!(
+            RelPath::of_uri("skill://a/b:/c").unwrap().to_uri(),
+            "skill://a/b:/c"
+        );
+    }
 
     fn path(uri: &str) -> Result<String, NameError> {
         RelPath::of_uri(uri).map(|p| p.as_str().to_owned())

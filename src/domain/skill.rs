@@ -787,4 +787,88 @@ mod tests {
             Some(Decision::Refuse(Standing::Revoked))
         );
     }
+
+    #[test]
+    fn what_a_change_is_measured_against_and_when_nothing_is_left() {
+        let (v1, v2) = (version("1"), version("2"));
+        let mut s = skill(&v1);
+        assert_eq!(s.reference(), None);
+        s.approve(v1.set().unwrap(), Scope::Read).unwrap();
+        s.publish(Known::Entry(v2.clone()));
+        assert_eq!(s.reference(), Some(&v1), "what was approved");
+        assert!(s.load(&v2, Hold::Release));
+        assert_eq!(s.reference(), Some(&v2), "what is held comes first");
+        assert!(!s.is_gone());
+        s.publish(Known::Withdrawn);
+        assert!(!s.is_gone(), "it is held");
+        s.release();
+        assert!(s.is_gone());
+        assert_eq!(s.origin(), Origin::Listed);
+        s.name();
+        assert_eq!(s.origin(), Origin::Named);
+    }
+
+    #[test]
+    fn a_window_is_opened_once_and_moved_only_to_what_is_published() {
+        let (v1, v2, v3) = (version("1"), version("2"), version("3"));
+        for hold in [Hold::Release, Hold::Reload] {
+            let mut s = skill(&v1);
+            assert!(s.load(&v1, hold) && s.load(&v1, hold), "again is fine");
+            s.publish(Known::Entry(v2.clone()));
+            assert!(s.load(&v1, hold), "what is held is read on");
+            assert!(!s.load(&v3, hold), "an entry of no moment");
+            assert_eq!(s.load(&v2, hold), hold == Hold::Reload);
+            assert_eq!(s.load(&v1, hold), hold == Hold::Release, "moved or not");
+        }
+        let mut s = skill(&v1);
+        assert!(s.load(&v1, Hold::None) && s.held().is_none());
+        assert!(!s.load(&v2, Hold::None));
+    }
+
+    #[test]
+    fn execution_needs_that_the_skill_may_be_read_and_was_approved_itself() {
+        let v1 = version("1");
+        let mut s = skill(&v1);
+        s.approve(v1.set().unwrap(), Scope::ReadAndExecute).unwrap();
+        s.load(&v1, Hold::Release);
+        s.publish(Known::Withdrawn);
+        assert!(s.may_execute(OPEN), "held and approved");
+        // The window shows the old set; the approval is for the new one.
+        let mut s = skill(&v1);
+        s.load(&v1, Hold::Release);
+        let v2 = version("2");
+        s.publish(Known::Entry(v2.clone()));
+        s.restore(
+            Some(v1),
+            Some(Verdict::Approved(v2.set().unwrap(), Scope::ReadAndExecute)),
+        );
+        let shown = s.shown(OPEN).unwrap();
+        assert_eq!(
+            (shown.standing, shown.consent),
+            (Standing::Open, Consent::Missing)
+        );
+        assert!(!s.may_execute(OPEN));
+    }
+
+    #[test]
+    fn a_dynamic_skill_is_called_so() {
+        let value = json!({"uri": S, "frontmatter": {"name": "s", "description": "d"}, "resources": "dynamic"});
+        let s = skill(&Arc::new(Entry::parse(&value).unwrap()));
+        assert_eq!((s.state(OPEN), s.state(EACH)), ("dynamic", "dynamic"));
+    }
+
+    #[test]
+    fn of_refusals_a_lapse_is_the_one_that_is_told() {
+        let (mut a, mut b) = (skill(&version("1")), skill(&version("1")));
+        a.revoke();
+        b.approve(version("1").set().unwrap(), Scope::Read).unwrap();
+        b.publish(Known::Entry(version("2")));
+        let claims = |s: &Skill| claims(&Arc::new(s.shown(EACH).unwrap()), X);
+        let both = [claims(&a), claims(&b)].concat();
+        assert_eq!(decide(&both), Some(Decision::Refuse(Standing::Lapsed)));
+        assert_eq!(
+            decide(&claims(&a)),
+            Some(Decision::Refuse(Standing::Revoked))
+        );
+    }
 }
