@@ -27,8 +27,10 @@ use rmcp::transport::streamable_http_client::{
 };
 use rustix::process::{Pid, Signal, WaitIdOptions};
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sse_stream::SseStream;
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -161,7 +163,13 @@ fn decode(
     let mut text = String::from_utf8(text)
         .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
     let (id, result) = match serde_json::from_str(&text) {
-        Err(_) => return Err(text),
+        Err(_) => {
+            let id = id_before_fault(&text);
+            return match id.filter(|id| take(id) == Some(Want::Raw)) {
+                Some(id) => Ok(raw_response(id, "null".to_owned())),
+                None => Err(text),
+            };
+        }
         Ok(Envelope {
             method: None,
             id: Some(id),
@@ -189,6 +197,32 @@ fn decode(
             None => Err(text),
         },
     }
+}
+
+/// The id of an answer that is no JSON from some point on. Whoever waits for it need not wait
+/// until the deadline.
+fn id_before_fault(text: &str) -> Option<RequestId> {
+    struct Keys<'a>(&'a mut Option<RequestId>);
+    impl<'de> Visitor<'de> for Keys<'_> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a message")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                match &*key {
+                    "id" => *self.0 = Some(map.next_value()?),
+                    _ => drop(map.next_value::<IgnoredAny>()?),
+                }
+            }
+            Ok(())
+        }
+    }
+    let mut id = None;
+    let _ = serde_json::Deserializer::from_str(text).deserialize_map(Keys(&mut id));
+    id
 }
 
 /// A message as rmcp reads it.

@@ -1,10 +1,15 @@
 //! The fault matrix, one test a row: what a server, a disk or a signal does, what readers see,
 //! and the invariants of [`standing`](crate::standing) throughout.
 
-use crate::rig::{Rig, alive, kill, ok, skill, until};
-use crate::standing::Standing;
+use crate::rig::{Content, Rig, alive, is_root, kill, ok, run, sha256, skill, skill_md, until};
+use crate::standing::{CONTROL, Standing, control};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const A: (&str, &str) = ("lab/s/a.txt", "a\n");
 const B: (&str, &str) = ("lab/s/b.txt", "b\n");
@@ -32,26 +37,41 @@ fn f01_a_server_that_dies_in_the_middle_of_a_reply_costs_one_more_try() {
     rig.up_beside_control(&["lab"], "8", &[]);
     let standing = Standing::begin(&rig, 8.0, &[A, B]);
     rig.scene("lab", reads_of_a(&[json!({"cut": 0.5, "times": 1})]));
-    assert_eq!(
-        standing.read(&rig, A.0),
-        ok(A.1),
-        "asked again of the next process"
-    );
-    assert_eq!(rig.log("lab", "start").len(), 2);
+    // Whether the next process comes within the reader's patience is the machine's business.
+    let got = standing.read(&rig, A.0);
+    assert!([ok(A.1), Err("EHOSTDOWN")].contains(&got), "{got:?}");
+    let asked = rig.seen("lab", "resources/read");
+    assert_eq!(asked, if got.is_ok() { 2 } else { 1 });
     let read_b = json!({"method": "resources/read", "uri": "skill://s/b.txt", "cut": 0.5});
     let mut scene = two_files();
     scene["rules"] = json!([read_b]);
     rig.scene("lab", scene);
+    rig.ready("lab");
     assert_eq!(
         standing.read(&rig, B.0),
         Err("EHOSTDOWN"),
         "not again and again"
     );
-    let asked = rig.seen("lab", "resources/read");
-    assert!(
-        [3, 4].contains(&asked),
-        "two of the first file, then {asked}"
-    );
+    let more = rig.seen("lab", "resources/read") - asked;
+    assert!([1, 2].contains(&more), "{more}");
+    rig.scene("lab", two_files());
+    standing.end(&rig);
+}
+
+#[test]
+fn f01_a_reply_over_http_that_breaks_off_is_asked_for_once_more() {
+    let mut rig = Rig::new();
+    let once = json!({"cut": 0.5, "times": 1});
+    let mut scene = reads_of_a(&[once]);
+    let always = json!({"method": "resources/read", "uri": "skill://s/b.txt", "cut": 0.5});
+    scene["rules"].as_array_mut().unwrap().push(always);
+    rig.scene("lab", scene);
+    up_by(&mut rig, true, &["--timeout", "8"]);
+    let standing = Standing::begin(&rig, 8.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    assert_eq!(standing.read(&rig, B.0), Err("EHOSTDOWN"));
+    let reads: Vec<usize> = rig.reads("lab").into_values().collect();
+    assert_eq!(reads, [2, 2], "once more, and not again and again");
     rig.scene("lab", two_files());
     standing.end(&rig);
 }
@@ -80,17 +100,7 @@ fn f03_a_reply_that_drips_ends_at_the_deadline_of_the_whole() {
     for http in [false, true] {
         let mut rig = Rig::new();
         rig.scene("lab", reads_of_a(&[json!({"drip": [1, 0.5]})]));
-        rig.scene("control", crate::standing::control());
-        let lab = if http {
-            rig.scripted_http("lab")
-        } else {
-            rig.scripted("lab")
-        };
-        let control = rig.scripted("control");
-        let flags = ["--timeout", "2", "--start-timeout", "5"];
-        rig.mount(&[("lab", &lab), ("control", &control)], &flags);
-        rig.ready("lab");
-        rig.ready("control");
+        up_by(&mut rig, http, &["--timeout", "2", "--start-timeout", "5"]);
         let standing = Standing::begin(&rig, 2.0, &[A, B]);
         assert_eq!(standing.read(&rig, A.0), Err("ETIMEDOUT"), "http: {http}");
         // Over stdio the reply still drips, in everybody's way: the process is given up.
@@ -127,4 +137,773 @@ fn f02_a_process_that_is_slow_is_left_alone() {
     assert_eq!(rig.log("lab", "start").len(), 1);
     rig.scene("lab", two_files());
     standing.end(&rig);
+}
+
+/// How long a test that repeats something goes on: seconds in a run, minutes by hand.
+pub(crate) fn looping() -> Duration {
+    let given = std::env::var("MOUNT_SKILLS_FAULT_SECONDS").ok();
+    Duration::from_secs(given.map_or(4, |s| s.parse().expect("a number of seconds")))
+}
+
+/// Mounts the label over stdio or HTTP, beside the one that no fault is done to.
+fn up_by(rig: &mut Rig, http: bool, flags: &[&str]) {
+    rig.scene(CONTROL, control());
+    let lab = match http {
+        true => rig.scripted_http("lab"),
+        false => rig.scripted("lab"),
+    };
+    let control = rig.scripted(CONTROL);
+    rig.mount(&[("lab", &lab), (CONTROL, &control)], flags);
+    rig.ready("lab");
+    rig.ready(CONTROL);
+}
+
+/// A skill of files `f0`, `f1`, … that hold their own names, with a rule for the read of each.
+fn ruled(rules: &[Value]) -> Value {
+    let name = |n: usize| format!("f{n}");
+    let files = (0..rules.len()).map(|n| (name(n), json!(name(n))));
+    let rules = rules.iter().enumerate().map(|(n, rule)| {
+        let mut rule = rule.clone();
+        rule["method"] = "resources/read".into();
+        rule["uri"] = format!("skill://s/f{n}").into();
+        rule
+    });
+    let files = Value::Object(files.collect());
+    json!({"skills": [skill("s", files)], "rules": rules.collect::<Vec<_>>()})
+}
+
+/// The files of such a skill and what they hold.
+fn named(count: usize) -> Vec<(String, String)> {
+    let file = |n| (format!("lab/s/f{n}"), format!("f{n}"));
+    (0..count).map(file).collect()
+}
+
+fn pairs(files: &[(String, String)]) -> Vec<(&str, &str)> {
+    files.iter().map(|(p, c)| (&**p, &**c)).collect()
+}
+
+/// Each of these rules makes the read of its file fail with EIO, and nothing else; when they are
+/// gone, the files are right. How often the server was asked `skills/get` for it.
+fn each_is_eio(http: bool, rules: &[Value]) -> usize {
+    let mut rig = Rig::new();
+    let mut scene = ruled(rules);
+    rig.scene("lab", scene.clone());
+    up_by(&mut rig, http, &["--timeout", "3"]);
+    let files = named(rules.len());
+    let standing = Standing::begin(&rig, 3.0, &pairs(&files));
+    for ((path, _), rule) in files.iter().zip(rules) {
+        let size = || fs::metadata(rig.path(path)).unwrap().len();
+        let before = size();
+        let got = standing.read(&rig, path);
+        assert_eq!(got, Err("EIO"), "http: {http}, {:.200}", rule.to_string());
+        assert_eq!(size(), before, "F07: stat is unchanged");
+        let reason = rig.refusal("lab", path)["reason"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(!reason.is_empty() && reason.len() < 3000, "{reason}");
+    }
+    assert_eq!(rig.log("lab", "start").len(), 1, "the connection stays");
+    let gets = rig.seen("lab", "skills/get");
+    scene["rules"] = json!([]);
+    rig.scene("lab", scene);
+    standing.end(&rig);
+    gets
+}
+
+/// A reply to the read of a file, with this in place of its result.
+fn replied(result: &str) -> Value {
+    json!({"raw": format!("{{\"jsonrpc\":\"2.0\",\"id\":@ID@,{result}}}")})
+}
+
+fn contents(uri: &str, text: &str) -> String {
+    format!("\"result\":{{\"contents\":[{{\"uri\":\"{uri}\",\"text\":{text}}}]}}")
+}
+
+#[test]
+fn f04_a_reply_that_makes_no_sense_is_eio_and_its_connection_stays() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let mut bad = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":@ID@,{}}}",
+        contents("skill://s/f4", "\"f4\"")
+    );
+    bad.insert_str(bad.find("f4\"}").unwrap(), "\u{1}");
+    let bytes: Vec<u8> = bad.bytes().map(|b| if b == 1 { 0xff } else { b }).collect();
+    let rules = [
+        replied(&contents("skill://s/f0", "\"\\ud800\"")),
+        replied(&contents("skill://s/f1", "NaN")),
+        replied(&contents("skill://s/f2", &deep)),
+        replied(&format!("\"result\":{{\"x\":{deep}}}")),
+        json!({"raw": {"b64": base64(&bytes)}}),
+        replied("\"result\":null"),
+        replied("\"result\":[]"),
+        replied("\"result\":{\"contents\":{}}"),
+    ];
+    each_is_eio(false, &rules);
+    each_is_eio(true, &rules);
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[test]
+fn f04_a_line_that_is_cut_in_the_middle_of_a_stream_costs_its_own_read_only() {
+    let mut rig = Rig::new();
+    // Half a reply and a line end: what it answers cannot be told.
+    let cut = json!({"raw": "{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{\"contents\":[{\"uri\":", "times": 1});
+    rig.scene("lab", two_files());
+    rig.up_beside_control(&["lab"], "2", &[]);
+    let standing = Standing::begin(&rig, 2.0, &[A, B]);
+    rig.scene("lab", reads_of_a(&[cut]));
+    assert_eq!(standing.read(&rig, A.0), Err("EIO"), "at once");
+    assert_eq!(standing.read(&rig, B.0), ok(B.1));
+    // Half a reply without its beginning: whom it answers cannot be told.
+    rig.scene(
+        "lab",
+        ruled(&[json!({"raw": "\"id\":@ID@,\"result\":{}}"})]),
+    );
+    rig.ask(&["refresh", "lab"]);
+    let status = rig.server("lab");
+    assert_eq!(status["connection"]["noise"], 0, "{status:#}");
+    assert_eq!(rig.cat("lab/s/f0"), Err("ETIMEDOUT"));
+    assert_eq!(rig.server("lab")["connection"]["noise"], 1);
+    rig.scene("lab", two_files());
+    standing.end(&rig);
+}
+
+#[test]
+fn f06_a_bit_that_differs_is_eio_after_one_read_and_one_get() {
+    for http in [false, true] {
+        let gets = each_is_eio(http, &[json!({"serve": "f1"})]);
+        assert_eq!(gets, 1, "http: {http}");
+    }
+}
+
+#[test]
+fn f07_another_size_is_eio_and_stat_stays() {
+    let huge = json!({"serve": {"fill": "f3", "size": 1 << 20}});
+    let rules = [
+        json!({"serve": "f"}),
+        json!({"serve": "f1 "}),
+        json!({"serve": ""}),
+        huge,
+    ];
+    each_is_eio(false, &rules);
+    each_is_eio(true, &rules);
+}
+
+#[test]
+fn f08_what_changes_between_list_and_read_is_new_content_or_estale_by_what_was_loaded() {
+    let skills = |text: &str| {
+        let each = ["free", "held", "approved"].map(|name| {
+            skill(
+                name,
+                json!({"a": format!("{text} {name}\n"), "b": format!("{text} b of {name}\n")}),
+            )
+        });
+        // A listing that is fresh for long: only a read can find out.
+        json!({"skills": each, "ttlMs": 600_000})
+    };
+    let mut rig = Rig::new();
+    rig.scene("lab", skills("old"));
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let files = ["free", "held", "approved"].map(|name| {
+        let file = |text: &str| (format!("lab/{name}/b"), format!("{text} b of {name}\n"));
+        [file("old"), file("new")]
+    });
+    let files: Vec<_> = files.into_iter().flatten().collect();
+    let standing = Standing::begin(&rig, 5.0, &pairs(&files));
+    assert_eq!(rig.cat("lab/held/a"), ok("old held\n"));
+    rig.approve("lab/approved");
+    rig.scene("lab", skills("new"));
+    // An inode is one digest: who finds out hears of it, and the next one reads what is new.
+    assert_eq!(standing.read(&rig, "lab/free/b"), Err("ESTALE"));
+    assert_eq!(standing.read(&rig, "lab/free/b"), ok("new b of free\n"));
+    assert_eq!(standing.read(&rig, "lab/held/b"), Err("ESTALE"));
+    assert_eq!(
+        standing.read(&rig, "lab/held/b"),
+        Err("ESTALE"),
+        "until it is refreshed"
+    );
+    assert_eq!(rig.skill_status("lab/held")["state"], "changed");
+    assert_eq!(rig.cat("lab/held/a"), ok("old held\n"));
+    assert_eq!(standing.read(&rig, "lab/approved/b"), Err("ESTALE"));
+    assert_eq!(rig.skill_status("lab/approved")["approved"], Value::Null);
+    let gets = rig.log("lab", "request");
+    let gets = gets.iter().filter(|r| r["method"] == "skills/get").count();
+    assert!(gets <= 4, "one for each that found out: {gets}");
+    rig.ask(&["refresh", "lab/held"]);
+    standing.end(&rig);
+}
+
+#[test]
+fn f09_a_flapping_skill_is_whole_old_or_whole_new_or_an_error_and_revives_no_approval() {
+    let body = |c: &str| c.repeat(20_000);
+    let scene = |c: &str| json!({"skills": [skill("s", json!({"f": body(c), "g": body(c)})), skill("kept", json!({"f": body(c)}))]});
+    let mut rig = Rig::with_limit(90 + looping().as_secs());
+    rig.scene("lab", scene("a"));
+    rig.up_beside_control(&["lab"], "5", &["--hold", "none"]);
+    let right = [
+        ("lab/s/f", body("b")),
+        ("lab/s/f", body("a")),
+        ("lab/kept/f", body("b")),
+        ("lab/kept/f", body("a")),
+    ];
+    let right: Vec<(&str, &str)> = right.iter().map(|(p, c)| (*p, &**c)).collect();
+    let standing = Standing::begin(&rig, 5.0, &right);
+    let set = rig.set("lab/kept");
+    rig.approve("lab/kept");
+    let (start, lists) = (Instant::now(), rig.seen("lab", "skills/list"));
+    let (mut got, mut flips) = (BTreeSet::new(), 0);
+    while start.elapsed() < looping() {
+        rig.scene("lab", scene(["b", "a"][flips % 2]));
+        flips += 1;
+        let _ = rig.ls("lab");
+        for _ in 0..2 {
+            match standing.read(&rig, "lab/s/f") {
+                Ok(text) => got.insert(text[..1].to_owned()),
+                Err(e) => {
+                    assert!(["ESTALE", "EIO"].contains(&e), "{e}");
+                    got.insert(e.to_owned())
+                }
+            };
+        }
+    }
+    let took = start.elapsed().as_secs_f64();
+    let asked = (rig.seen("lab", "skills/list") - lists) as f64;
+    assert!(flips > 10 && got.len() > 1, "{flips} changes, {got:?}");
+    assert!(asked <= took + 2.0, "{asked} listings in {took} s");
+    rig.scene("lab", scene("b"));
+    rig.seen_as("lab/kept", "ended", |s| s["approved"].is_null());
+    rig.scene("lab", scene("a"));
+    rig.seen_as("lab/kept", "as approved", |s| s["set"] == set.as_str());
+    assert_eq!(
+        rig.skill_status("lab/kept")["approved"],
+        Value::Null,
+        "A, B, A"
+    );
+    standing.end(&rig);
+}
+
+#[test]
+fn f10_answers_to_nobody_twice_or_of_an_odd_id_are_dropped_and_none_is_crossed() {
+    const FILES: usize = 400;
+    let files: Vec<(String, String)> = (0..FILES)
+        .map(|n| (format!("f{n}"), format!("content of {n}\n")))
+        .collect();
+    let map: serde_json::Map<_, _> = files
+        .iter()
+        .map(|(name, text)| (name.clone(), json!(text)))
+        .collect();
+    let odd = |id: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"contents\":[{{\"uri\":\"skill://s/f1\",\"text\":\"wrong\"}}]}}}}"
+        )
+    };
+    let before = ["999999", "\"odd\"", "null", "1.5", "[]", "-1"].map(odd);
+    let rules = json!([
+        {"method": "resources/read", "twice": true, "before": before},
+        {"method": "skills/list", "twice": true},
+    ]);
+    for http in [false, true] {
+        let mut rig = Rig::new();
+        let scene = json!({"skills": [skill("s", Value::Object(map.clone()))], "rules": rules, "sse": http});
+        rig.scene("lab", scene);
+        up_by(&mut rig, http, &["--timeout", "20"]);
+        let right: Vec<_> = files
+            .iter()
+            .map(|(name, text)| (format!("lab/s/{name}"), text.clone()))
+            .collect();
+        let standing = Standing::begin(&rig, 20.0, &pairs(&right[..3]));
+        std::thread::scope(|scope| {
+            for part in files.chunks(FILES / 16) {
+                let rig = &rig;
+                scope.spawn(move || {
+                    for (name, text) in part {
+                        let got = fs::read_to_string(rig.path(&format!("lab/s/{name}"))).unwrap();
+                        assert_eq!(got, *text, "{name}");
+                    }
+                });
+            }
+        });
+        assert_eq!(rig.log("lab", "start").len(), 1);
+        assert_eq!(rig.reads("lab").values().sum::<usize>(), FILES, "one each");
+        standing.end(&rig);
+    }
+}
+
+#[test]
+fn f10_one_uri_listed_twice_is_one_skill_or_none_and_never_a_mix() {
+    let mut rig = Rig::new();
+    let again = |text: &str| {
+        let (uri, md) = ("skill://s/SKILL.md", skill_md("s"));
+        let row = |uri: &str, text: &str| json!({"uri": uri, "digest": format!("sha256:{}", sha256(text.as_bytes())), "size": text.len()});
+        json!({"uri": uri, "frontmatter": {"name": "s", "description": "A scripted skill"},
+            "resources": [row(uri, &md), row("skill://s/a.txt", text), row("skill://s/b.txt", "b\n")]})
+    };
+    let mut scene = two_files();
+    scene["entries"] = json!([again("a\n"), again("other\n")]);
+    rig.scene("lab", scene);
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1), "skills/get decides");
+    assert_eq!(rig.seen("lab", "skills/get"), 1);
+    standing.end(&rig);
+}
+
+#[test]
+fn f11_endless_pages_end_and_what_came_is_served() {
+    for cursors in ["repeat", "endless"] {
+        let mut rig = Rig::new();
+        let mut scene = two_files();
+        scene["cursors"] = cursors.into();
+        rig.scene("lab", scene);
+        rig.up_beside_control(&["lab"], "5", &[]);
+        let standing = Standing::begin(&rig, 5.0, &[A, B]);
+        assert_eq!(rig.server("lab")["listing"], "truncated", "{cursors}");
+        assert_eq!(standing.read(&rig, A.0), ok(A.1), "{cursors}");
+        let asked = rig.seen("lab", "skills/list");
+        assert!(asked <= 40, "{cursors}: {asked} pages");
+        rig.scene("lab", two_files());
+        standing.end(&rig);
+    }
+}
+
+#[test]
+fn f12_hostile_names_are_declined_or_mapped_and_never_leave_the_label() {
+    let names = [
+        "..",
+        ".",
+        "%2e%2e",
+        "%2E%2E/x",
+        "..%2fx",
+        "a%2fb",
+        "a%00b",
+        "%00",
+        "",
+        "a//b",
+        "a/../b",
+        "/etc",
+        "a%0ab",
+        "a%1bb",
+        "%ff",
+        "a%",
+        "a%zz",
+        "C%3A",
+        "con",
+        "a%5cb",
+        "%E2%80%AEtxt",
+        "%E2%80%8B",
+        "caf%C3%A9",
+        "cafe%CC%81",
+        "README.md",
+        ".mount-skills",
+        "SKILL.md",
+        "n%20n",
+        "%2520",
+        "+",
+        "[x]",
+        "x|y",
+        ":",
+    ];
+    let long = "n".repeat(256);
+    let names: Vec<&str> = names.into_iter().chain([&*long]).collect();
+    let digest = format!("sha256:{}", sha256(b"x"));
+    let entries: Vec<Value> = names.iter().map(|name| {
+        let uri = format!("skill://{name}/SKILL.md");
+        let last = name.rsplit('/').next().unwrap();
+        let last = percent_encoding::percent_decode_str(last).decode_utf8_lossy().into_owned();
+        json!({"uri": uri, "frontmatter": {"name": last, "description": "d"}, "resources": [{"uri": uri, "digest": digest, "size": 1}]})
+    }).collect();
+    let mut rig = Rig::new();
+    let mut scene = two_files();
+    scene["entries"] = entries.clone().into();
+    rig.scene("lab", scene);
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    let status = rig.server("lab");
+    let list = |key: &str| {
+        let rows = status[key].as_array().unwrap();
+        rows.iter()
+            .map(|r| r["uri"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (shown, declined) = (list("skills"), list("declined"));
+    assert_eq!(
+        shown.len() + declined.len(),
+        names.len() + 1,
+        "each once: {shown:?} {declined:?}"
+    );
+    assert!(
+        shown.len() > 10 && declined.len() > 10,
+        "{shown:?} {declined:?}"
+    );
+    let top = rig.ls("").unwrap();
+    assert_eq!(
+        top,
+        [".mount-skills", "README.md", CONTROL, "lab"],
+        "nothing outside the label"
+    );
+    let find = rig.sh("find $M/lab -mindepth 1 -printf '%P\\0'").good();
+    let paths: Vec<&str> = find.split_terminator('\0').collect();
+    let distinct: BTreeSet<&&str> = paths.iter().collect();
+    assert_eq!(distinct.len(), paths.len());
+    let mds = paths.iter().filter(|p| p.ends_with("/SKILL.md")).count();
+    assert!(mds >= shown.len(), "{paths:?}");
+    let bad = |p: &&&str| {
+        p.split('/')
+            .any(|n| matches!(n, "" | "." | "..") || n.chars().any(char::is_control))
+    };
+    assert_eq!(paths.iter().find(bad), None);
+    standing.end(&rig);
+}
+
+// ---- the disk ----
+
+/// Waits until both files are in the cache; where.
+fn cached(rig: &Rig) -> [PathBuf; 2] {
+    assert_eq!((rig.cat(A.0), rig.cat(B.0)), (ok(A.1), ok(B.1)));
+    [A, B].map(|(_, content)| rig.blob(content.as_bytes()))
+}
+
+/// Harms what is kept, with the daemon running and then at rest, with the server up and down.
+fn harmed(harm: &dyn Fn(&Rig, &Path), offline: Content) {
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    let [a, _] = cached(&rig);
+    let mut keeper = rig.keep(A.0);
+    harm(&rig, &a);
+    assert_eq!(
+        (keeper.fd(), keeper.map()),
+        (ok(A.1), ok(A.1)),
+        "an open file is unaffected"
+    );
+    drop(keeper);
+    if is_root() {
+        Rig::drop_kernel_caches();
+    }
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    // The one in memory was right; the one on the disk is looked at by the next daemon.
+    let servers = [
+        ("lab", rig.scripted("lab")),
+        (CONTROL, rig.scripted(CONTROL)),
+    ];
+    let servers = [
+        (servers[0].0, &*servers[0].1),
+        (servers[1].0, &*servers[1].1),
+    ];
+    drop(standing);
+    rig.remount(&servers, &["--timeout", "5"]);
+    rig.ready("lab");
+    rig.ready(CONTROL);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1), "with the server up");
+    standing.end(&rig);
+    harm(&rig, &rig.blob(A.1.as_bytes()));
+    rig.scene("lab", {
+        let mut down = two_files();
+        down["start"] = json!({"exit": 1});
+        down
+    });
+    rig.remount(&servers, &["--timeout", "5"]);
+    rig.ready(CONTROL);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), offline, "with the server down");
+    assert_eq!(standing.read(&rig, B.0), ok(B.1), "what is not harmed");
+    // Its process has descriptors as well, so what there must be counts from here.
+    drop(standing);
+    rig.scene("lab", two_files());
+    rig.ready("lab");
+    Standing::begin(&rig, 5.0, &[A, B]).end(&rig);
+}
+
+fn writable(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn f14_a_flipped_byte_in_the_cache_is_never_served() {
+    harmed(
+        &|_, blob| {
+            writable(blob);
+            fs::write(blob, "b\n").unwrap();
+        },
+        Err("EHOSTDOWN"),
+    );
+}
+
+#[test]
+fn f15_what_a_name_or_a_time_says_decides_nothing() {
+    // The right bytes under the wrong name, with another time; and a copy under its right name.
+    harmed(
+        &|rig, blob| {
+            let other = rig.blob(B.1.as_bytes());
+            fs::remove_file(blob).unwrap();
+            fs::copy(&other, blob).unwrap();
+            run(rig
+                .command("touch")
+                .args(["-d", "2001-01-01"])
+                .arg(blob)
+                .arg(&other))
+            .good();
+        },
+        Err("EHOSTDOWN"),
+    );
+}
+
+#[test]
+fn f18_what_is_planted_in_the_cache_is_neither_followed_nor_waited_for() {
+    let secret = |rig: &Rig| {
+        let path = rig.dir().join("secret");
+        fs::write(&path, "a\n").unwrap();
+        path
+    };
+    let untouched =
+        |rig: &Rig| assert_eq!(fs::read_to_string(rig.dir().join("secret")).unwrap(), "a\n");
+    harmed(
+        &|rig, blob| {
+            fs::remove_file(blob).unwrap();
+            std::os::unix::fs::symlink(secret(rig), blob).unwrap();
+            untouched(rig);
+        },
+        Err("EHOSTDOWN"),
+    );
+    harmed(
+        &|rig, blob| {
+            fs::remove_file(blob).unwrap();
+            run(rig.command("mkfifo").arg(blob)).good();
+        },
+        Err("EHOSTDOWN"),
+    );
+    harmed(
+        &|_, blob| {
+            fs::remove_file(blob).unwrap();
+            fs::create_dir(blob).unwrap();
+        },
+        Err("EHOSTDOWN"),
+    );
+    if is_root() {
+        harmed(
+            &|rig, blob| {
+                fs::remove_file(blob).unwrap();
+                run(rig.command("mknod").arg(blob).args(["c", "1", "5"])).good();
+            },
+            Err("EHOSTDOWN"),
+        );
+    }
+    // Another name for somebody's file: its bytes are checked like all others.
+    harmed(
+        &|rig, blob| {
+            fs::remove_file(blob).unwrap();
+            fs::hard_link(secret(rig), blob).unwrap();
+            untouched(rig);
+        },
+        ok(A.1),
+    );
+}
+
+#[test]
+fn f13_a_full_disk_costs_one_warning_and_no_read() {
+    assert!(is_root(), "only root can mount the small disk of this test");
+    let mut rig = Rig::new();
+    let big = |fill: &str| json!({"fill": fill, "size": 3 << 20});
+    let scene =
+        json!({"skills": [skill("s", json!({"a.txt": "a\n", "x": big("x"), "y": big("y")}))]});
+    rig.scene("lab", scene);
+    rig.sh("mount -t tmpfs -o size=1m,mode=0700 none cache")
+        .good();
+    rig.up_beside_control(&["lab"], "20", &[]);
+    let (x, y) = ("x".repeat(3 << 20), "y".repeat(3 << 20));
+    let standing = Standing::begin(&rig, 20.0, &[("lab/s/x", &x), ("lab/s/y", &y), A]);
+    for _ in 0..2 {
+        Rig::drop_kernel_caches();
+        assert!(
+            standing.read(&rig, "lab/s/x") == ok(&x) && standing.read(&rig, "lab/s/y") == ok(&y)
+        );
+    }
+    let warnings = || rig.words().matches("cache is not used").count();
+    until("a warning", 5.0, || warnings() == 1);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    rig.blob(A.1.as_bytes());
+    standing.end(&rig);
+    assert_eq!(warnings(), 1, "{}", rig.words());
+    rig.stop();
+    rig.sh("umount cache").good();
+}
+
+#[test]
+fn f16_tampered_state_holds_and_approves_nothing() {
+    // What is done to a file, and a copy of it from another label.
+    type Tamper = (&'static str, fn(&Path, &Path));
+    let tampers: [Tamper; 4] = [
+        ("flipped", |file, _| {
+            let mut bytes = fs::read(file).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(file, bytes).unwrap();
+        }),
+        ("cut", |file, _| {
+            let bytes = fs::read(file).unwrap();
+            fs::write(file, &bytes[..bytes.len() - 3]).unwrap();
+        }),
+        ("emptied", |file, _| fs::write(file, "").unwrap()),
+        ("swapped", |file, other| {
+            assert!(fs::copy(other, file).unwrap() > 0)
+        }),
+    ];
+    for (what, tamper) in tampers {
+        let mut rig = Rig::new();
+        rig.scene("lab", two_files());
+        rig.scene("twin", two_files());
+        let flags = ["--approval", "each"];
+        rig.up_beside_control(&["lab", "twin"], "5", &["--approval", "server"]);
+        for label in ["lab", "twin"] {
+            rig.approve(&format!("{label}/s"));
+            assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok(A.1));
+        }
+        rig.journalled(&["skill://s/SKILL.md"]);
+        until("both journals", 5.0, || {
+            rig.journals().len() == 2 || rig.journals().len() == 3
+        });
+        rig.kill_daemon();
+        rig.nothing_left();
+        let state = rig.dir().join("state/mount-skills/v1");
+        let of = |label: &str| {
+            let dirs = fs::read_dir(&state).unwrap().flatten().map(|e| e.path());
+            let prefix = format!("{label}-");
+            dirs.into_iter()
+                .find(|d| {
+                    d.file_name()
+                        .unwrap()
+                        .to_string_lossy()
+                        .starts_with(&prefix)
+                })
+                .unwrap()
+        };
+        for name in ["listing.json", "verdicts.json"] {
+            tamper(&of("lab").join(name), &of("twin").join(name));
+        }
+        let journal = fs::read_dir(of("lab")).unwrap().flatten().map(|e| e.path());
+        let journal = journal
+            .into_iter()
+            .find(|p| p.display().to_string().contains("windows-"))
+            .unwrap();
+        tamper(&journal, &of("twin").join(journal.file_name().unwrap()));
+        rig.up_beside_control(&["lab", "twin"], "5", &flags);
+        assert_eq!(rig.skill_status("lab/s")["approved"], Value::Null, "{what}");
+        assert_eq!(
+            rig.cat(A.0),
+            Err("EACCES"),
+            "{what}: never approved by damage"
+        );
+        assert_eq!(rig.cat("twin/s/a.txt"), ok(A.1), "{what}: the other one is");
+        let loud = rig.words();
+        for name in ["listing.json", "verdicts.json", "windows-"] {
+            let line = loud
+                .lines()
+                .find(|l| l.contains("WARN") && l.contains("lab: ") && l.contains(name));
+            assert!(
+                line.is_some_and(|l| l.contains("damaged")),
+                "{what}, {name}: {loud}"
+            );
+        }
+        rig.approve("lab/s");
+        let cat = |path: &str| rig.cat(path);
+        until("it to be readable", 5.0, || cat(A.0) == ok(A.1));
+    }
+}
+
+#[test]
+fn f17_a_cache_that_others_may_change_is_left_unused_and_reading_goes_on() {
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    let shelves = rig.dir().join("cache/mount-skills/v1");
+    let shelf = fs::read_dir(&shelves).unwrap().flatten().map(|e| e.path());
+    let shelf = shelf
+        .into_iter()
+        .find(|p| p.display().to_string().contains("/lab-"))
+        .unwrap();
+    let kept = || {
+        let all = rig.stored("cache").into_iter();
+        all.filter(|(p, _)| p.starts_with(&shelf) && p.is_file())
+            .count()
+    };
+    fs::set_permissions(&shelf, fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    until("a warning", 5.0, || rig.words().contains("chmod 0700"));
+    assert_eq!(kept(), 0, "while it is open to others");
+    if is_root() {
+        fs::set_permissions(&shelf, fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&shelf, Some(65534), None).unwrap();
+        assert_eq!(standing.read(&rig, B.0), ok(B.1));
+        std::os::unix::fs::chown(&shelf, Some(0), None).unwrap();
+        assert_eq!(kept(), 0, "while it was somebody else's");
+    }
+    fs::set_permissions(&shelf, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(rig.cat("lab/s/SKILL.md"), ok(&skill_md("s")));
+    rig.blob(skill_md("s").as_bytes());
+    standing.end(&rig);
+}
+
+#[test]
+fn f24_a_clock_that_jumps_moves_no_window_and_no_listing() {
+    for jump in ["+10y", "-10y"] {
+        let mut rig = Rig::new();
+        let mut scene = two_files();
+        scene["ttlMs"] = 600_000.into();
+        rig.scene("lab", scene);
+        rig.scene(CONTROL, control());
+        // A file that says what time it is.
+        let clock = rig.dir().join("clock");
+        fs::write(&clock, "+0\n").unwrap();
+        let mut command = rig.command("bash");
+        let line = "export LD_PRELOAD=$(ls /usr/lib/*/faketime/libfaketime.so.1) FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1; exec \"$@\"";
+        command
+            .args(["-c", line, "bash"])
+            .arg(&rig.bin)
+            .env("FAKETIME_TIMESTAMP_FILE", &clock);
+        let targets = ["lab", CONTROL].map(|l| format!("env -u LD_PRELOAD {}", rig.scripted(l)));
+        rig.daemon_args(
+            &mut command,
+            &[("lab", &targets[0]), (CONTROL, &targets[1])],
+            &["--timeout", "5"],
+        );
+        rig.mount_with(command);
+        rig.ready("lab");
+        rig.ready(CONTROL);
+        let standing = Standing::begin(&rig, 5.0, &[A, B]);
+        assert_eq!(standing.read(&rig, A.0), ok(A.1));
+        assert_eq!(rig.skill_status("lab/s")["state"], "held");
+        fs::write(&clock, format!("{jump}\n")).unwrap();
+        let lists = rig.seen("lab", "skills/list");
+        let seen = || fs::metadata(rig.path("README.md")).unwrap();
+        let _ = seen();
+        assert_eq!(standing.read(&rig, B.0), ok(B.1));
+        rig.ls("lab").unwrap();
+        rig.ls("lab/s").unwrap();
+        assert_eq!(rig.skill_status("lab/s")["state"], "held", "{jump}");
+        assert_eq!(
+            rig.seen("lab", "skills/list"),
+            lists,
+            "{jump}: the listing is as fresh as before"
+        );
+        // The jump has reached the daemon: its log tells the new time.
+        rig.ask(&["revoke", "lab/s"]);
+        assert_eq!(rig.cat(A.0), Err("EACCES"));
+        let year = |line: &str| line.get(..4).and_then(|y| y.parse::<i32>().ok());
+        let years: Vec<i32> = rig.words().lines().filter_map(year).collect();
+        assert!(
+            years.iter().any(|y| *y > 2034 || *y < 2022),
+            "{jump}: {}",
+            rig.words()
+        );
+        rig.approve("lab/s");
+        standing.end(&rig);
+    }
 }
