@@ -349,7 +349,7 @@ fn c25_c38_a_killed_daemon_leaves_nothing_and_starts_again_in_the_same_place() {
 }
 
 #[test]
-fn c38_hr25_places_that_must_not_be_mounted_on_are_refused_and_left_alone() {
+fn f28_c38_hr25_places_that_must_not_be_mounted_on_are_refused_and_left_alone() {
     let mut rig = Rig::new();
     rig.scene("lab", two_files());
     rig.scene("never", two_files());
@@ -482,7 +482,7 @@ fn c25_every_regular_end_leaves_nothing_and_exits_with_0() {
 }
 
 #[test]
-fn c47_the_end_comes_also_while_the_mount_is_in_use() {
+fn f21_f40_c47_the_end_comes_also_while_the_mount_is_in_use() {
     let mut rig = Rig::new();
     rig.scene("lab", stuck());
     // `umount` alone says busy, as it should.

@@ -229,7 +229,7 @@ fn hr27_hr28_list_status_and_the_files_in_the_mount_say_what_is_where() {
 }
 
 #[test]
-fn hr114_no_text_of_a_server_reaches_a_terminal_or_a_file_unescaped() {
+fn f33_hr114_no_text_of_a_server_reaches_a_terminal_or_a_file_unescaped() {
     let mut rig = Rig::new();
     let hostile = "\u{1b}[31mred\u{7}\u{202e}txt.exe\u{200b}\u{e0041}\r\nready: /mnt/fake";
     let front = json!({"name": "evil", "description": hostile, "allowed-tools": hostile});
@@ -394,7 +394,7 @@ fn a_mount_is_found_by_every_path_that_leads_to_it() {
 }
 
 #[test]
-fn c40_a_machine_that_cannot_mount_is_told_what_is_missing_before_a_server_starts() {
+fn f28_c40_a_machine_that_cannot_mount_is_told_what_is_missing_before_a_server_starts() {
     let rig = Rig::new();
     rig.scene("lab", scene(&["s"]));
     let server = format!("lab={}", rig.scripted("lab"));

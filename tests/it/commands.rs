@@ -165,7 +165,7 @@ fn dangerous(text: &str) -> Option<char> {
 }
 
 #[test]
-fn hr114_hostile_text_is_escaped_by_every_command() {
+fn f33_hr114_hostile_text_is_escaped_by_every_command() {
     let mut rig = Rig::new();
     let front = json!({"name": "evil", "description": HOSTILE, "allowed-tools": HOSTILE, "hooks": {HOSTILE: HOSTILE}});
     // Control characters are refused in names; what only looks wrong is not.

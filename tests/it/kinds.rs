@@ -131,7 +131,7 @@ fn hr35_hr40_each_open_of_a_dynamic_file_gives_all_of_what_the_server_serves_the
 }
 
 #[test]
-fn hr35_an_open_dynamic_file_is_one_snapshot_and_nothing_of_it_is_kept() {
+fn f37_hr35_an_open_dynamic_file_is_one_snapshot_and_nothing_of_it_is_kept() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, served: &str| rig.scene("lab", fresh(vec![dynamic(json!(served))]));
     let (one, two) = (text("one\n", 300_000), text("two\n", 200_001));
@@ -168,7 +168,7 @@ fn hr35_an_open_dynamic_file_is_one_snapshot_and_nothing_of_it_is_kept() {
 }
 
 #[test]
-fn hr40_hr64_dynamic_files_have_a_budget_in_all_and_a_skill_md_that_fits_the_entry() {
+fn f37_hr40_hr64_dynamic_files_have_a_budget_in_all_and_a_skill_md_that_fits_the_entry() {
     let mut rig = Rig::new();
     let big = |fill: &str| json!({"fill": fill, "size": 9 << 20});
     let big = json!({"path": "big", "files": {"a": big("a\n"), "b": big("b\n")}, "entry": {"resources": "dynamic"}});

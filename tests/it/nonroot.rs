@@ -104,7 +104,7 @@ fn c38_c47_a_users_mount_ends_while_in_use_and_is_taken_away_after_a_kill() {
 }
 
 #[test]
-fn c40_without_the_device_or_fusermount_a_user_is_told_what_to_do() {
+fn f28_c40_without_the_device_or_fusermount_a_user_is_told_what_to_do() {
     let mut rig = Rig::new();
     rig.scene("lab", json!({}));
     if is_root() {

@@ -506,7 +506,7 @@ fn hr18_hr22_hr30_to_hr39_declined_entries_are_seen_and_not_read_and_say_why() {
 }
 
 #[test]
-fn hr37_two_skills_that_disagree_on_a_file_fail_that_file_alone() {
+fn f38_hr37_two_skills_that_disagree_on_a_file_fail_that_file_alone() {
     let mut rig = Rig::new();
     let outer = json!({"inner/x.txt": "as the outer skill lists it\n", "y.txt": "y\n"});
     let inner = json!({"x.txt": "as the inner skill lists it\n", "z.txt": "z\n"});

@@ -45,6 +45,7 @@ processes, and anew for a rule that changed). The first rule that takes a reques
   exit          exit code: die instead of replying (with cut: after it)
   before        [DATA lines to write first | seconds to pause]; @ID@ stands for the request id (HTTP:
                 events, so only with sse)
+  look          a path to list and read before anything else; what it came to is logged as "looked"
   hang          true: never reply
   error         {"code", "message", perhaps "data"} as the reply
   result        laid over the result; a null drops the field
@@ -135,6 +136,8 @@ class Server:
             scene, ident, params = self.refresh(), request["id"], request.get("params", {})
             self.log("request", id=ident, method=request["method"], params=params, **more)
             rule = self.rule_for(request)
+        if "look" in rule:
+            self.log("looked", what=look(rule["look"]))
         if "raw" in rule:
             return rule, with_id(rule["raw"], ident)
         message = {"jsonrpc": "2.0", "id": ident}
@@ -176,6 +179,14 @@ class Server:
         while self.ignores_eof:
             time.sleep(1)
         os._exit(0)
+
+
+def look(path):
+    try:
+        with open(path) as f:
+            return [os.listdir(os.path.dirname(path)), f.read()]
+    except OSError as e:
+        return e.strerror
 
 
 def with_id(line, ident):

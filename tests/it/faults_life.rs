@@ -1,0 +1,554 @@
+//! The fault matrix, second half: ends and starts, other users, scarce things, odd readers.
+//!
+//! F19 is in `crash`, F22, F23 and F30 are in `load`.
+
+use crate::faults::looping;
+use crate::rig::{
+    FuseForAll, Proc, Rig, is_root, kill, mounts_at, ok, processes_with, run, sha256, skill,
+    skill_md, until,
+};
+use crate::standing::{CONTROL, Standing, control};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{IoSliceMut, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Instant;
+
+const A: (&str, &str) = ("lab/s/a.txt", "a\n");
+const B: (&str, &str) = ("lab/s/b.txt", "b\n");
+
+fn two_files() -> Value {
+    json!({"skills": [skill("s", json!({"a.txt": "a\n", "b.txt": "b\n"}))]})
+}
+
+fn with_rules(rules: Value) -> Value {
+    let mut scene = two_files();
+    scene["rules"] = rules;
+    scene
+}
+
+#[test]
+fn f20_a_dead_mount_of_ours_is_taken_away_and_a_foreign_one_is_refused() {
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let mount = rig.mount_point().display().to_string();
+    for (pid, _) in processes_with(&mount)
+        .iter()
+        .filter(|(_, line)| line.contains("__guard"))
+    {
+        kill(*pid, Signal::KILL);
+    }
+    rig.kill_daemon();
+    assert_eq!(rig.ls(""), Err("ENOTCONN"), "a dead mount");
+    rig.up_beside_control(&["lab"], "5", &[]);
+    assert_eq!(mounts_at(rig.mount_point()).len(), 1);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    standing.end(&rig);
+    rig.stop();
+    if is_root() {
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "none"])
+            .arg(&mount))
+        .good();
+        fs::write(rig.path("theirs"), "x").unwrap();
+        let target = format!("lab={}", rig.scripted("lab"));
+        let out = rig.cli(&["--server", &target, &mount]);
+        assert_eq!(out.code, Some(1));
+        let lines: Vec<&str> = out.err.lines().collect();
+        assert!(
+            lines.len() == 1 && lines[0].contains(&mount) && lines[0].contains("mounted"),
+            "{lines:?}"
+        );
+        assert_eq!(mounts_at(rig.mount_point()), ["tmpfs"]);
+        assert_eq!(fs::read_to_string(rig.path("theirs")).unwrap(), "x");
+        run(Command::new("umount").arg(&mount)).good();
+    }
+}
+
+#[test]
+fn f25_a_second_daemon_shares_what_is_kept_and_is_refused_at_the_same_place() {
+    let mut rig = Rig::with_limit(120 + looping().as_secs());
+    rig.scene("lab", two_files());
+    rig.up_beside_control(&["lab"], "5", &["--approval", "each"]);
+    rig.approve("lab/s");
+    rig.approve("control/c");
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    let (mount, lab) = (rig.mount_point().display().to_string(), rig.scripted("lab"));
+    let target = format!("lab={lab}");
+    let mut other = Rig::beside(&rig, "second");
+    let (start, mut rounds) = (Instant::now(), 0);
+    while start.elapsed() < looping() || rounds < 3 {
+        let out = rig.cli(&["--server", &target, &mount]);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        let advice = format!(
+            "already mounted by a running mount-skills; to end it: mount-skills unmount {mount}"
+        );
+        assert!(out.err.contains(&advice), "{}", out.err);
+        // The same cache and state at another place: ended in one way or the other.
+        other.mount(&[("lab", &lab)], &["--approval", "each"]);
+        other.ready("lab");
+        assert_eq!(other.cat(A.0), ok(A.1), "approved for both");
+        match rounds % 2 {
+            0 => other.stop(),
+            _ => other.kill_daemon(),
+        }
+        rounds += 1;
+        assert_eq!(standing.read(&rig, B.0), ok(B.1));
+    }
+    until("the last one's mount to go", 10.0, || {
+        mounts_at(other.mount_point()).is_empty()
+    });
+    drop(other);
+    assert_eq!(
+        rig.skill_status("lab/s")["approved"],
+        "read",
+        "after {rounds} rounds"
+    );
+    standing.end(&rig);
+}
+
+#[test]
+fn f26_a_users_mount_stands_the_same_faults() {
+    let mut rig = Rig::new();
+    let _open = is_root().then(|| {
+        rig.become_user(65534);
+        FuseForAll::open()
+    });
+    let lie = json!([{"method": "resources/read", "uri": "skill://s/a.txt", "serve": "x\n"}]);
+    rig.scene("lab", with_rules(lie));
+    rig.up_beside_control(&["lab"], "2", &[]);
+    let rows = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let row = rows
+        .lines()
+        .find(|r| r.contains(&rig.mount_point().display().to_string()))
+        .unwrap();
+    let options: BTreeSet<&str> = row.split(' ').nth(5).unwrap().split(',').collect();
+    for option in ["ro", "nosuid", "nodev", "noexec"] {
+        assert!(options.contains(option), "{option} in {row}");
+    }
+    let read = |rig: &Rig, path: &str| rig.cat(path);
+    assert_eq!(read(&rig, A.0), Err("EIO"), "F06");
+    let hang = json!([{"method": "resources/read", "uri": "skill://s/b.txt", "hang": true}]);
+    rig.scene("lab", with_rules(hang));
+    assert_eq!(read(&rig, B.0), Err("ETIMEDOUT"), "F02");
+    until("F06 to be over", 10.0, || read(&rig, A.0) == ok(A.1));
+    rig.scene("lab", two_files());
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("F01 to be over", 20.0, || read(&rig, B.0) == ok(B.1));
+    let blob = rig.blob(A.1.as_bytes());
+    rig.kill_daemon();
+    rig.nothing_left();
+    fs::write(&blob, "b\n")
+        .or_else(|_| fs::remove_file(&blob))
+        .unwrap();
+    rig.up_beside_control(&["lab"], "2", &[]);
+    assert_eq!(read(&rig, A.0), ok(A.1), "F14 and F19");
+    assert!(!rig.words().contains("panicked"));
+}
+
+#[test]
+fn f27_other_users_see_nothing_of_mount_cache_and_state() {
+    assert!(is_root(), "only root can be somebody else");
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    assert_eq!(rig.cat(A.0), ok(A.1));
+    rig.blob(A.1.as_bytes());
+    // Nothing but the rules of the mount and of the directories keeps them out.
+    for dir in [
+        rig.dir(),
+        &rig.dir().join("cache"),
+        &rig.dir().join("state"),
+    ] {
+        run(Command::new("chmod").arg("0755").arg(dir)).good();
+    }
+    let nobody = |line: &str| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "sh",
+            "-c",
+            line,
+        ]);
+        run(command.env("M", rig.mount_point()).current_dir(rig.dir()))
+    };
+    for line in [
+        "ls $M",
+        "cat $M/lab/s/a.txt",
+        "stat $M/lab",
+        "find cache/mount-skills",
+        "ls state/mount-skills",
+        "cat cache/mount-skills/v1/*/*/*",
+        "cat state/mount-skills/v1/*/*",
+    ] {
+        let out = nobody(line);
+        assert_ne!(out.code, Some(0), "{line}: {out:?}");
+        assert!(out.err.contains("Permission denied"), "{line}: {out:?}");
+    }
+    standing.end(&rig);
+}
+
+#[test]
+fn f29_a_daemon_out_of_descriptors_gives_errors_and_recovers() {
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    rig.scene(CONTROL, control());
+    let mut command = rig.command("prlimit");
+    command.arg("--nofile=64").arg(&rig.bin);
+    let targets = ["lab", CONTROL].map(|l| rig.scripted(l));
+    let servers = [("lab", &*targets[0]), (CONTROL, &*targets[1])];
+    rig.daemon_args(&mut command, &servers, &["--timeout", "3"]);
+    rig.mount_with(command);
+    rig.ready("lab");
+    rig.ready(CONTROL);
+    let standing = Standing::begin(&rig, 3.0, &[A, B]);
+    let sockets = fs::read_dir(rig.dir().join("run/mount-skills/run")).unwrap();
+    let socket = sockets
+        .flatten()
+        .map(|e| e.path())
+        .find(|p| p.extension().is_some_and(|e| e == "sock"));
+    let socket = socket.unwrap();
+    let held: Vec<_> = (0..100)
+        .filter_map(|_| UnixStream::connect(&socket).ok())
+        .collect();
+    assert!(held.len() > 60, "{}", held.len());
+    let fds = || fs::read_dir(format!("/proc/{}/fd", rig.daemon_pid())).map_or(64, Iterator::count);
+    until("its descriptors to be used up", 10.0, || fds() >= 64);
+    // What needs no descriptor goes on; what needs one is an error and no wrong byte.
+    kill(rig.server_pid("lab"), Signal::KILL);
+    let got = standing.read(&rig, A.0);
+    assert!(
+        matches!(got, Ok(_) | Err("EHOSTDOWN" | "EIO" | "ETIMEDOUT")),
+        "{got:?}"
+    );
+    assert_eq!(rig.ls("lab/s").unwrap().len(), 3);
+    drop(held);
+    until("the server to be back", 40.0, || {
+        standing.read(&rig, B.0) == ok(B.1)
+    });
+    rig.ready("lab");
+    standing.end(&rig);
+}
+
+#[test]
+fn f31_a_server_that_looks_into_our_mount_while_it_answers_comes_to_an_end() {
+    let mut rig = Rig::new();
+    let own = rig.path("lab/s/b.txt");
+    // It waits for itself: one request at a time, each of which needs the next.
+    let look = json!({"method": "resources/read", "look": own});
+    let list = json!({"method": "skills/list", "look": rig.path("lab/s/a.txt")});
+    rig.scene("lab", with_rules(json!([look, list])));
+    rig.up_beside_control(&["lab"], "2", &[]);
+    let standing = Standing::begin(&rig, 2.0, &[A, B]);
+    let got = standing.read(&rig, A.0);
+    assert!(matches!(got, Ok(_) | Err("ETIMEDOUT")), "{got:?}");
+    rig.scene("lab", two_files());
+    standing.end(&rig);
+    let looked = rig.log("lab", "looked");
+    assert!(!looked.is_empty());
+    // And the mount can be ended while it looks.
+    let hang = json!({"method": "resources/read", "uri": "skill://s/a.txt", "hang": true});
+    rig.scene("lab", with_rules(json!([hang, look])));
+    rig.stop();
+}
+
+#[test]
+fn f32_a_flood_on_stderr_and_of_notices_changes_nothing() {
+    let note = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/resources/list_changed\"}";
+    let log = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"x\"}}";
+    let flood: Vec<&str> = [note, log, "no message at all"]
+        .into_iter()
+        .cycle()
+        .take(30_000)
+        .collect();
+    let mut scene = with_rules(json!([{"method": "resources/read", "before": flood}]));
+    scene["start"] = json!({"stderr": {"fill": "a line of the server\n", "size": 64 << 20}});
+    scene["ttlMs"] = 600_000.into();
+    let mut rig = Rig::new();
+    rig.scene("lab", scene);
+    rig.up_beside_control(&["lab"], "20", &[]);
+    let standing = Standing::begin(&rig, 20.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    assert_eq!(standing.read(&rig, B.0), ok(B.1));
+    assert!(
+        rig.seen("lab", "skills/list") <= 4,
+        "20,000 notices are a hint or two"
+    );
+    assert!(
+        rig.words().len() < 10_000,
+        "{} bytes of log",
+        rig.words().len()
+    );
+    let stderr = rig.server("lab")["connection"]["stderr"]
+        .as_str()
+        .unwrap()
+        .len();
+    assert!(stderr < 64 << 10, "{stderr}");
+    standing.end(&rig);
+}
+
+/// A small generator of numbers, so that a run can be repeated.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n.max(1)
+    }
+}
+
+#[test]
+fn f34_any_way_to_read_gives_what_a_local_copy_gives() {
+    let sizes = [
+        0usize,
+        1,
+        4095,
+        4096,
+        4097,
+        131_072,
+        131_073,
+        700_001,
+        5 << 20,
+    ];
+    let fill = |n: usize| format!("{n}-the quick brown fox\n");
+    let content =
+        |n: usize, size: usize| fill(n).repeat(size / 8 + 1).into_bytes()[..size].to_vec();
+    let files: serde_json::Map<_, _> = sizes
+        .iter()
+        .enumerate()
+        .map(|(n, size)| (format!("f{n}"), json!({"fill": fill(n), "size": size})))
+        .collect();
+    let mut rig = Rig::with_limit(600);
+    rig.scene("lab", json!({"skills": [skill("s", Value::Object(files))]}));
+    rig.up_beside_control(&["lab"], "20", &[]);
+    let standing = Standing::begin(&rig, 20.0, &[("lab/s/SKILL.md", &skill_md("s"))]);
+    let rounds =
+        std::env::var("MOUNT_SKILLS_READS").map_or(20_000, |n| n.parse().expect("a number"));
+    let local = rig.dir().join("copy");
+    let mut numbers = Numbers(0x5eed);
+    for (n, size) in sizes.iter().enumerate() {
+        let path = rig.path(&format!("lab/s/f{n}"));
+        let want = content(n, *size);
+        fs::write(&local, &want).unwrap();
+        let mut here = File::open(&path).unwrap();
+        let mut there = File::open(&local).unwrap();
+        let direct = File::options()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&path)
+            .unwrap();
+        for round in 0..rounds / sizes.len() {
+            let (at, len) = (
+                numbers.below(*size as u64 + 5000),
+                numbers.below(9000) as usize,
+            );
+            let what = format!("f{n}, round {round}: {len} bytes at {at}");
+            let (mut a, mut b) = (vec![0; len], vec![0; len]);
+            match numbers.below(5) {
+                0 => assert_eq!(
+                    here.read_at(&mut a, at).unwrap(),
+                    there.read_at(&mut b, at).unwrap(),
+                    "{what}"
+                ),
+                1 => assert_eq!(
+                    direct.read_at(&mut a, at).unwrap(),
+                    there.read_at(&mut b, at).unwrap(),
+                    "{what}, direct"
+                ),
+                2 => {
+                    for file in [&mut here, &mut there] {
+                        file.seek(SeekFrom::Start(at)).unwrap();
+                    }
+                    let (x, y) = (a.split_at_mut(len / 3), b.split_at_mut(len / 3));
+                    let got = here
+                        .read_vectored(&mut [IoSliceMut::new(x.0), IoSliceMut::new(x.1)])
+                        .unwrap();
+                    let wanted = there
+                        .read_vectored(&mut [IoSliceMut::new(y.0), IoSliceMut::new(y.1)])
+                        .unwrap();
+                    assert_eq!(got, wanted, "{what}, readv");
+                }
+                3 => {
+                    let end = -(numbers.below(*size as u64 + 1) as i64);
+                    assert_eq!(
+                        here.seek(SeekFrom::End(end)).unwrap(),
+                        there.seek(SeekFrom::End(end)).unwrap()
+                    );
+                    assert_eq!(
+                        here.read(&mut a).unwrap(),
+                        there.read(&mut b).unwrap(),
+                        "{what}, from the end"
+                    );
+                }
+                _ => {
+                    // A copy without holes has none here either.
+                    let seek =
+                        |f: &File, from| rustix::fs::seek(f, from).map_err(|e| e.raw_os_error());
+                    for from in [
+                        rustix::fs::SeekFrom::Data(at),
+                        rustix::fs::SeekFrom::Hole(at),
+                    ] {
+                        assert_eq!(seek(&here, from), seek(&there, from), "{what}, {from:?}");
+                    }
+                }
+            }
+            assert!(a == b, "{what}");
+        }
+    }
+    let out = run(rig
+        .command("python3")
+        .args(["-S", "-c", MAPPED])
+        .arg(rig.path("lab/s/f8")));
+    assert_eq!(
+        out.good().trim(),
+        sha256(&content(8, sizes[8])),
+        "mapped, and through a pipe by splice"
+    );
+    standing.end(&rig);
+}
+
+const MAPPED: &str = r#"
+import hashlib, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+view = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+mapped = hashlib.sha256(view).hexdigest()
+spliced = hashlib.sha256()
+r, w = os.pipe()
+while n := os.splice(fd, w, 65536):
+    while n:
+        part = os.read(r, n)
+        spliced.update(part)
+        n -= len(part)
+assert mapped == spliced.hexdigest(), (mapped, spliced.hexdigest())
+print(mapped)
+"#;
+
+#[test]
+fn f35_a_reader_that_leaves_costs_nothing_and_what_it_asked_for_is_kept() {
+    let mut rig = Rig::new();
+    let slow = json!([{"method": "resources/read", "uri": "skill://s/a.txt", "delay": 1}]);
+    rig.scene("lab", with_rules(slow));
+    rig.up_beside_control(&["lab"], "10", &[]);
+    let standing = Standing::begin(&rig, 10.0, &[A, B]);
+    let readers: Vec<Proc> = (0..20).map(|_| rig.cat_later(A.0)).collect();
+    until("the read to be asked for", 10.0, || {
+        rig.seen("lab", "resources/read") == 1
+    });
+    for reader in readers {
+        kill(reader.pid(), Signal::KILL);
+        assert_eq!(reader.finish(5.0).code, None);
+    }
+    rig.blob(A.1.as_bytes());
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    assert_eq!(rig.seen("lab", "resources/read"), 1, "not asked for again");
+    standing.end(&rig);
+}
+
+#[test]
+fn f36_tools_that_walk_ten_thousand_files_read_each_at_most_once() {
+    const SKILLS: usize = 40;
+    const FILES: usize = 250;
+    let mut rig = Rig::with_limit(300);
+    let each = |s: usize| {
+        let files = (0..FILES - 1).map(|f| {
+            (
+                format!("d{}/f{f}.md", f % 7),
+                json!(format!("needle {s} {f}\n")),
+            )
+        });
+        skill(&format!("s{s}"), Value::Object(files.collect()))
+    };
+    let skills: Vec<Value> = (0..SKILLS).map(each).collect();
+    rig.scene("lab", json!({"skills": skills, "ttlMs": 3_600_000}));
+    rig.up_beside_control(&["lab"], "60", &[]);
+    let standing = Standing::begin(&rig, 60.0, &[("lab/s0/d0/f0.md", "needle 0 0\n")]);
+    let count = |line: &str| rig.sh(line).good().trim().parse::<usize>().unwrap();
+    let all = SKILLS * FILES;
+    assert_eq!(count("find $M/lab -type f | wc -l"), all);
+    assert_eq!(
+        count("find $M/lab -type f -size -100c -name '*.md' -newermt 2000-01-01 | wc -l"),
+        all
+    );
+    assert_eq!(count("du -ab $M/lab | wc -l"), all + SKILLS * 8 + 1);
+    assert_eq!(count("ls -lR $M/lab | grep -c '^-r--r--r--'"), all);
+    assert_eq!(rig.seen("lab", "resources/read"), 0, "looking is free");
+    let grep = |line: &str| {
+        let mut command = rig.command("sh");
+        let proc = Proc::spawn(command.args(["-c", line]).env("M", rig.mount_point()));
+        proc.finish(200.0).good().trim().parse::<usize>().unwrap()
+    };
+    assert_eq!(grep("grep -rl needle $M/lab | wc -l"), all - SKILLS);
+    let reads = rig.reads("lab");
+    assert_eq!((reads.len(), reads.values().max()), (all, Some(&1)));
+    assert_eq!(
+        grep("rg -l --no-ignore needle $M/lab | wc -l"),
+        all - SKILLS
+    );
+    assert_eq!(rig.seen("lab", "resources/read"), all, "none again");
+    standing.end(&rig);
+}
+
+#[test]
+fn f39_what_a_server_no_longer_declares_is_no_longer_asked_and_what_is_kept_is_served() {
+    let declares = |skills: Value| {
+        let mut scene = two_files();
+        scene["directoryRead"] = true.into();
+        scene["ttlMs"] = 600_000.into();
+        let mut extensions = json!({});
+        if !skills.is_null() {
+            extensions["io.modelcontextprotocol/skills"] = skills;
+        }
+        scene["capabilities"] = json!({"resources": {}, "extensions": extensions});
+        scene
+    };
+    let mut rig = Rig::new();
+    rig.scene("lab", declares(json!({"directoryRead": true})));
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    rig.ask(&["list", "--live", "lab/s"]);
+    let looks = rig.seen("lab", "resources/directory/read");
+    assert!(looks > 0);
+
+    rig.scene("lab", declares(json!({})));
+    rig.kill_server_for_a_new_listing("lab");
+    rig.ready("lab");
+    assert_ne!(rig.tell(&["list", "--live", "lab/s"]).code, Some(0));
+    assert_eq!(
+        rig.seen("lab", "resources/directory/read"),
+        looks,
+        "not asked"
+    );
+
+    rig.scene("lab", declares(Value::Null));
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("the change", 20.0, || {
+        rig.server("lab")["state"] == "no-skills"
+    });
+    let asked = rig.seen("lab", "resources/read");
+    assert_eq!(standing.read(&rig, A.0), ok(A.1), "what was read before");
+    assert_eq!(standing.read(&rig, B.0), Err("EHOSTDOWN"));
+    assert_eq!(
+        rig.ls("lab/s").unwrap(),
+        ["SKILL.md", "a.txt", "b.txt"],
+        "what is known stays"
+    );
+    assert_eq!(rig.seen("lab", "resources/read"), asked);
+
+    rig.scene("lab", declares(json!({"directoryRead": true})));
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("it to be back", 30.0, || {
+        rig.server("lab")["state"] == "ready"
+    });
+    standing.end(&rig);
+}
