@@ -18,6 +18,7 @@ mod cache;
 mod cli;
 mod commands;
 mod conformance;
+mod crash;
 mod identity;
 mod kernel;
 mod kinds;
