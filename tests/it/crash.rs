@@ -1,16 +1,17 @@
 //! The daemon is killed, and what it left on the disk is met by the next one.
 //!
 //! At each step of each write: [`every_step_of_every_write`] plays a fixed story once to learn
-//! the steps (`src/store/crash.rs`), and then once for each step, at which the daemon dies.
+//! the steps (`src/store/crash.rs`), and then once for each step, at which the daemon dies. At
+//! random moments under load: [`f19_readers_of_a_killed_daemon_end_and_the_next_one_goes_on`].
 
-use crate::rig::{Out, Proc, Rig, ok, run, sha256, skill, skill_md, until};
+use crate::rig::{Out, Proc, Rig, kill, ok, processes_with, run, sha256, skill, skill_md, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const EACH: [&str; 2] = ["--approval", "each"];
 const A: &str = "skill://a/SKILL.md";
@@ -381,4 +382,229 @@ fn every_step_of_every_write() {
     });
     // How often one file is written may differ from one run to the next.
     assert_eq!(killed.into_inner().unwrap(), kinds);
+}
+
+// ---- at random moments ----
+
+/// How often the daemon is killed; the environment variable says otherwise.
+const KILLS: usize = 6;
+const KILLS_VAR: &str = "MOUNT_SKILLS_KILLS";
+/// The readers: processes, and threads in each of them.
+const READERS: (usize, usize) = (4, 25);
+const FILES: usize = 40;
+/// Readers must have ended this long after the daemon. They need a moment; this is for a machine
+/// that is busy with other things.
+const BOUND: f64 = 5.0;
+
+/// Threads that read files and compare them with what they know, until there is an error or a
+/// file tells them to stop. Not with arguments: a process that names the rig counts as left over.
+const READER: &str = r#"
+import errno, hashlib, json, os, random, threading, time
+root, stop, known = os.environ["ROOT"], os.environ["STOP"], json.loads(os.environ["KNOWN"])
+names, lock, said = sorted(known), threading.Lock(), {"reads": 0, "wrong": [], "errors": {}, "first": None, "last": 0}
+
+def content(name):
+    fd = os.open(os.path.join(root, name), os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 17):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+def read():
+    reads, wrong, error = 0, [], None
+    while error is None and not os.path.exists(stop):
+        name = random.choice(names)
+        try:
+            data = content(name)
+        except OSError as e:
+            error = (errno.errorcode[e.errno], time.time())
+            break
+        reads += 1
+        if hashlib.sha256(data).hexdigest() != known[name]:
+            wrong.append([name, len(data)])
+    with lock:
+        said["reads"] += reads
+        said["wrong"] += wrong
+        if error:
+            said["errors"][error[0]] = said["errors"].get(error[0], 0) + 1
+            said["first"] = min(said["first"] or error[1], error[1])
+            said["last"] = max(said["last"], error[1])
+
+threads = [threading.Thread(target=read) for _ in range(int(os.environ["THREADS"]))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps(said))
+"#;
+
+/// What the files of a skill hold in a version, by name. Some are larger than what the kernel
+/// asks for at once.
+fn version(skill: &str, n: usize) -> BTreeMap<String, String> {
+    let file = |i: usize| {
+        let line = format!("{skill} {n} {i}\n");
+        let size = if i % 10 == 0 { 300_000 } else { 3_000 };
+        (format!("f{i}"), line.repeat(size / line.len()))
+    };
+    (0..FILES).map(file).collect()
+}
+
+fn versions(n: usize) -> Value {
+    let skills = ["w", "h"].map(|s| skill(s, json!(version(s, n))));
+    let slow = json!([{"method": "resources/read", "delay": 0.01}]);
+    json!({"skills": skills, "rules": slow, "ttlMs": 3_600_000})
+}
+
+/// How a killed daemon is followed by the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// When the guard has cleaned up.
+    Later,
+    /// At once, while the guard does.
+    AtOnce,
+    /// The guard was killed as well, so the dead mount is still there.
+    NoGuard,
+}
+
+/// What came of a row of kills.
+#[derive(Debug, Default)]
+struct Tally {
+    reads: u64,
+    errors: BTreeMap<String, u64>,
+    /// The last error of a reader after a kill, in seconds.
+    slowest: f64,
+    /// Kills that left a temporary file, and those that came before the journal was written.
+    temporary: usize,
+    unjournalled: usize,
+}
+
+#[test]
+fn f19_readers_of_a_killed_daemon_end_and_the_next_one_goes_on() {
+    let kills = std::env::var(KILLS_VAR).map_or(KILLS, |n| n.parse().unwrap());
+    let mut rig = Rig::with_limit(60 + 10 * kills as u64);
+    let (stop, mut tally) = (rig.dir().join("stop"), Tally::default());
+    rig.scene("lab", versions(0));
+    rig.up(&["lab"], &[]);
+    // Held for ever, and all of it in the cache.
+    for (name, content) in version("h", 0) {
+        assert!(rig.cat(&format!("lab/h/{name}")) == ok(&content), "{name}");
+        rig.blob(content.as_bytes());
+    }
+    rig.journalled(&["skill://h/SKILL.md"]);
+    let mut random = rig.daemon_pid() as u64;
+    for n in 1..=kills {
+        let next = [Next::Later, Next::AtOnce, Next::NoGuard][n % 3];
+        let _case = Case(&format!("kill {n}, the next one: {next:?}"));
+        // All of `w` is new, so that reading it goes over the wire and is written to the cache.
+        rig.scene("lab", versions(n));
+        rig.ask(&["refresh", "lab/w"]);
+        let known = version("w", n);
+        let mut digests = BTreeMap::new();
+        for (name, content) in &known {
+            digests.insert(format!("w/{name}"), sha256(content.as_bytes()));
+        }
+        for (name, content) in version("h", 0) {
+            digests.insert(format!("h/{name}"), sha256(content.as_bytes()));
+        }
+        let before = rig.seen("lab", "resources/read");
+        let reader = || {
+            let mut command = rig.command("python3");
+            command.args(["-S", "-E", "-c", READER]);
+            command.env("ROOT", rig.path("lab")).env("STOP", &stop);
+            command.env("THREADS", READERS.1.to_string());
+            Proc::spawn(command.env("KNOWN", json!(digests).to_string()))
+        };
+        let mut readers: Vec<Proc> = (0..READERS.0).map(|_| reader()).collect();
+        until("a read of a new file", 20.0, || {
+            rig.seen("lab", "resources/read") > before
+        });
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(n as u64);
+        std::thread::sleep(Duration::from_micros((random >> 33) % 400_000));
+        assert!(
+            readers.iter_mut().all(Proc::runs),
+            "no reader fails before the kill"
+        );
+
+        if next == Next::NoGuard {
+            let mount = rig.mount_point().display().to_string();
+            let guards = processes_with(&mount).into_iter();
+            let guards: Vec<_> = guards
+                .filter(|(_, line)| line.contains("__guard"))
+                .collect();
+            assert_eq!(guards.len(), 1, "{guards:?}");
+            kill(guards[0].0, Signal::KILL);
+        }
+        let killed_at = SystemTime::now();
+        rig.kill_daemon();
+        let said = rig.words().len();
+        if next == Next::AtOnce {
+            rig.up(&["lab"], &[]);
+        }
+        // Without the guard the kernel goes on giving the pages that it has.
+        if next != Next::Later {
+            fs::write(&stop, "").unwrap();
+        }
+        for reader in readers {
+            let out: Value = serde_json::from_str(&reader.finish(BOUND).good()).unwrap();
+            assert_eq!(out["wrong"], json!([]), "bytes that are not the file's");
+            tally.reads += out["reads"].as_u64().unwrap();
+            for (error, count) in out["errors"].as_object().unwrap() {
+                *tally.errors.entry(error.clone()).or_default() += count.as_u64().unwrap();
+            }
+            let since = killed_at.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            let after = |what: &str| out[what].as_f64().map(|at| at - since.as_secs_f64());
+            let first = after("first").unwrap_or(0.0);
+            assert!(first >= 0.0, "an error before the kill: {out}");
+            tally.slowest = tally.slowest.max(after("last").unwrap());
+        }
+
+        if next == Next::Later {
+            rig.nothing_left();
+        }
+        let left = temporary(&rig);
+        let (blobs, journal) = (blobs(&rig), journalled(&rig));
+        assert!(blobs.values().all(|right| *right), "half a file: {blobs:?}");
+        assert!(journal.contains("skill://h/SKILL.md"), "{journal:?}");
+        let held = journal.contains("skill://w/SKILL.md");
+        let _ = fs::remove_file(&stop);
+        if next != Next::AtOnce {
+            tally.temporary += usize::from(!left.is_empty());
+            tally.unjournalled += usize::from(!held);
+            rig.scene("lab", versions(n + 1));
+            rig.up(&["lab"], &[]);
+            assert!(!left.iter().any(|p| p.exists()), "swept: {left:?}");
+        }
+        let words = &rig.words()[said..];
+        assert!(
+            !words.contains("WARN") && !words.contains("ERROR"),
+            "{words}"
+        );
+        assert_eq!(rig.skill_status("lab/h")["state"], "changed");
+        for (name, content) in version("h", 0) {
+            let got = fs::read_to_string(rig.path(&format!("lab/h/{name}")));
+            assert!(got.is_ok_and(|got| got == content), "h is held: {name}");
+        }
+        if next == Next::AtOnce || !held {
+            continue;
+        }
+        assert_eq!(rig.skill_status("lab/w")["state"], "changed");
+        for (name, content) in known {
+            let want = match blobs.contains_key(&sha256(content.as_bytes())) {
+                true => Ok(content),
+                false => Err(rustix::io::Errno::STALE.raw_os_error()),
+            };
+            let got = fs::read_to_string(rig.path(&format!("lab/w/{name}")));
+            let got = got.map_err(|e| e.raw_os_error().unwrap());
+            assert!(
+                got == want,
+                "{name} as it is held: {:?}",
+                got.map(|t| t.len())
+            );
+        }
+    }
+    eprintln!("{kills} kills: {tally:?}");
+    assert!(tally.reads > 0 && !tally.errors.is_empty(), "{tally:?}");
 }
