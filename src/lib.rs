@@ -25,3 +25,4 @@ pub mod run;
 pub mod serve;
 pub mod source;
 pub mod store;
+mod sync;
