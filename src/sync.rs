@@ -1,22 +1,32 @@
-//! The locks and tasks of modules whose interleavings are checked: `host::flight`, `fuse::parked`.
+//! The locks, tasks and waits of what is checked for interleavings: `host` and `fuse::parked`.
 //!
 //! They are those of parking_lot and tokio, but for `scripts/interleavings`, which builds the unit
 //! tests with `--cfg shuttle`: then shuttle stands behind them, which runs one thread at a time and
-//! lets a seeded scheduler choose the next one at each lock, wait and spawn. Nothing ever times out
-//! there, so whoever is not woken is a deadlock, which shuttle reports.
+//! lets a seeded scheduler choose the next one at each lock, wait and spawn. Sleeping there is
+//! letting others go first, and nothing ever times out, so whoever is not woken waits for ever,
+//! which shuttle reports.
 
 #[cfg(not(all(test, shuttle)))]
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use parking_lot::{Condvar, Mutex, RwLock};
 #[cfg(not(all(test, shuttle)))]
-pub(crate) use tokio::spawn;
+pub(crate) use tokio::{
+    spawn,
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 #[cfg(all(test, shuttle))]
-pub(crate) use checked::{Condvar, Mutex, check, spawn};
+pub(crate) use checked::{Condvar, Mutex, RwLock, check, sleep, spawn_blocking, timeout};
+#[cfg(all(test, shuttle))]
+pub(crate) use shuttle::future::spawn;
 
 #[cfg(all(test, shuttle))]
 mod checked {
+    use shuttle::future::{JoinHandle, spawn, yield_now};
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    use shuttle::{Config, MaxSteps, Runner};
     use std::ops::{Deref, DerefMut};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     /// As parking_lot's.
     #[derive(Debug, Default)]
@@ -26,6 +36,10 @@ mod checked {
     pub(crate) struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(shuttle::sync::Mutex::new(value))
+        }
+
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(Some(self.0.lock().unwrap()))
         }
@@ -69,12 +83,39 @@ mod checked {
         }
     }
 
-    /// A task that goes on by itself.
-    pub(crate) fn spawn<F>(task: F)
-    where
-        F: Future<Output: Send + 'static> + Send + 'static,
-    {
-        drop(shuttle::future::spawn(task));
+    /// As parking_lot's.
+    #[derive(Debug, Default)]
+    pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(shuttle::sync::RwLock::new(value))
+        }
+
+        pub(crate) fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
+            self.0.read().unwrap()
+        }
+
+        pub(crate) fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap()
+        }
+    }
+
+    /// Work that blocks, as one more task.
+    pub(crate) fn spawn_blocking<T: Send + 'static>(
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        spawn(async move { work() })
+    }
+
+    pub(crate) async fn sleep(_: Duration) {
+        yield_now().await;
+        yield_now().await;
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn timeout<T>(_: Duration, work: impl Future<Output = T>) -> Result<T, ()> {
+        Ok(work.await)
     }
 
     /// Runs something under many schedules: at random, and by priorities that change at three
@@ -85,7 +126,15 @@ mod checked {
         let schedules = schedules.map_or(300, |n| n.parse().unwrap());
         let work = std::sync::Arc::new(work);
         let again = std::sync::Arc::clone(&work);
-        shuttle::check_random(move || work(), schedules);
-        shuttle::check_pct(move || again(), schedules, 3);
+        let config = || {
+            let mut config = Config::default();
+            config.max_steps = MaxSteps::FailAfter(100_000);
+            config.stack_size = 1 << 20;
+            config
+        };
+        let random = RandomScheduler::new(schedules);
+        Runner::new(random, config()).run(move || work());
+        let priorities = PctScheduler::new(3, schedules);
+        Runner::new(priorities, config()).run(move || again());
     }
 }

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -168,7 +168,7 @@ fn blobs(rig: &Rig) -> BTreeMap<String, bool> {
         .collect()
 }
 
-fn is_temporary(path: &PathBuf) -> bool {
+fn is_temporary(path: &Path) -> bool {
     path.file_name()
         .unwrap()
         .to_string_lossy()
@@ -178,7 +178,7 @@ fn is_temporary(path: &PathBuf) -> bool {
 fn temporary(rig: &Rig) -> Vec<PathBuf> {
     let files = [rig.stored("cache"), rig.stored("state")].concat();
     let files = files.into_iter().map(|(p, _)| p);
-    files.filter(is_temporary).collect()
+    files.filter(|p| is_temporary(p)).collect()
 }
 
 /// The contents of the state's files whose names begin so. Each is whole: its first line is the
@@ -444,7 +444,7 @@ print(json.dumps(said))
 fn version(skill: &str, n: usize) -> BTreeMap<String, String> {
     let file = |i: usize| {
         let line = format!("{skill} {n} {i}\n");
-        let size = if i % 10 == 0 { 300_000 } else { 3_000 };
+        let size = if i.is_multiple_of(10) { 300_000 } else { 3_000 };
         (format!("f{i}"), line.repeat(size / line.len()))
     };
     (0..FILES).map(file).collect()
