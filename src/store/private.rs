@@ -201,6 +201,17 @@ impl PrivateDir {
         })
     }
 
+    /// Makes what was renamed here outlive a crash of the machine as well. A file system that has no
+    /// such thing for directories has done what it can.
+    pub fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.fd) {
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(e) => return Err(e.into()),
+        }
+        crash::step("synced", "directory");
+        Ok(())
+    }
+
     /// Removes a file, or an empty directory, by name.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         crash::step("to-be-removed", name);
