@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! main → run → everything
-//!        fuse    → host → domain, source (the trait), store
+//!        fuse    → host → domain, source (the trait), store, sync
 //!        control → host, store
 //!        source  → domain
 //!        store   → domain
@@ -25,3 +25,4 @@ pub mod run;
 pub mod serve;
 pub mod source;
 pub mod store;
+mod sync;

@@ -13,7 +13,7 @@
 //! while the kernel is told about it: [`Parked::alone`] sends readers away, waits for lookups,
 //! and lets nobody in meanwhile.
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -249,5 +249,94 @@ mod tests {
             assert_ne!(ENDING & 1 << (signal - 1), 0, "{signal}");
         }
         assert_eq!(ENDING.count_ones(), 5);
+    }
+}
+
+/// See [`crate::sync`].
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::check;
+    use shuttle::future::block_on;
+    use shuttle::sync::atomic::{AtomicUsize, Ordering};
+    use shuttle::thread;
+
+    const INODES: [u64; 2] = [7, 8];
+    const READERS: usize = 3;
+
+    /// Readers come to two inodes while the kernel is told about both, one after the other:
+    /// nobody waits on an inode meanwhile, whoever waits is answered or sent away, and all end.
+    fn nobody_waits_meanwhile(then: Leave) {
+        check(move || {
+            let parked = Arc::<Parked>::default();
+            let waiting = Arc::<[AtomicUsize; 2]>::default();
+            let (answers, questions): (Vec<_>, Vec<_>) =
+                (0..READERS).map(|_| oneshot::channel::<()>()).unzip();
+            let readers: Vec<_> = questions
+                .into_iter()
+                .enumerate()
+                .map(|(n, mut answer)| {
+                    let (parked, waiting) = (Arc::clone(&parked), Arc::clone(&waiting));
+                    thread::spawn(move || {
+                        // The first inode has two readers.
+                        let at = n % 2;
+                        let Some(mut place) = parked.enter(1, INODES[at]) else {
+                            return;
+                        };
+                        waiting[at].fetch_add(1, Ordering::SeqCst);
+                        block_on(async {
+                            tokio::select! {
+                                biased;
+                                told = place.told() => {
+                                    assert_eq!((told, then), (Told::Dropped, Leave::AtOnce));
+                                }
+                                _ = &mut answer => {}
+                            }
+                        });
+                        waiting[at].fetch_sub(1, Ordering::SeqCst);
+                        drop(place);
+                    })
+                })
+                .collect();
+            let teller = {
+                let (parked, waiting) = (Arc::clone(&parked), Arc::clone(&waiting));
+                thread::spawn(move || {
+                    for (at, ino) in INODES.into_iter().enumerate() {
+                        parked.alone(ino, then, || {
+                            for _ in 0..2 {
+                                assert_eq!(waiting[at].load(Ordering::SeqCst), 0, "alone");
+                                thread::yield_now();
+                            }
+                        });
+                    }
+                })
+            };
+            // For those who are to leave at once, the answer comes too late.
+            if then == Leave::AtOnce {
+                teller.join().unwrap();
+                for answer in answers {
+                    let _ = answer.send(());
+                }
+            } else {
+                for answer in answers {
+                    let _ = answer.send(());
+                    thread::yield_now();
+                }
+                teller.join().unwrap();
+            }
+            readers.into_iter().for_each(|t| t.join().unwrap());
+            let inner = parked.inner.lock();
+            assert!(inner.waiting.is_empty() && inner.closed.is_empty());
+        });
+    }
+
+    #[test]
+    fn nobody_waits_on_an_inode_that_the_kernel_is_told_about_readers() {
+        nobody_waits_meanwhile(Leave::AtOnce);
+    }
+
+    #[test]
+    fn nobody_waits_on_an_inode_that_the_kernel_is_told_about_lookups() {
+        nobody_waits_meanwhile(Leave::ByThemselves);
     }
 }

@@ -3,7 +3,7 @@
 //! The fetch runs as its own task: a reader that leaves does not end it, and what it brings may
 //! still serve the others and the cache.
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, spawn};
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
@@ -44,7 +44,7 @@ where
                         under_way: Arc::clone(&self.under_way),
                     };
                     let fetch = fetch();
-                    tokio::spawn(async move {
+                    spawn(async move {
                         let result = fetch.await;
                         drop(landed);
                         sender.send_replace(Some(result));
@@ -55,6 +55,13 @@ where
         };
         let result = receiver.wait_for(Option::is_some).await.ok()?;
         result.clone()
+    }
+}
+
+#[cfg(all(test, shuttle))]
+impl<K, T> Flights<K, T> {
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way.lock().len()
     }
 }
 
@@ -109,5 +116,56 @@ mod tests {
             None
         );
         assert!(flights.under_way.lock().is_empty());
+    }
+}
+
+/// See [`crate::sync`].
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use crate::sync::check;
+    use shuttle::future::{block_on, yield_now};
+    use shuttle::sync::atomic::{AtomicUsize, Ordering};
+    use shuttle::thread;
+
+    const READERS: usize = 3;
+
+    /// Readers of two keys, one of whom leaves early: one fetch at a time for each key, each reader
+    /// gets what a fetch of its key brought, all end, and nothing is left.
+    #[test]
+    fn hr_119_one_fetch_for_all_that_wait_and_nobody_is_forgotten() {
+        check(|| {
+            let flights = Arc::new(Flights::<usize, usize>::new());
+            let under_way = Arc::<[AtomicUsize; 2]>::default();
+            let read = |n: usize| {
+                let (key, under_way) = (n % 2, Arc::clone(&under_way));
+                let flights = Arc::clone(&flights);
+                async move {
+                    let fetch = move || async move {
+                        let others = under_way[key].fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(others, 0, "two fetches of one key");
+                        yield_now().await;
+                        under_way[key].fetch_sub(1, Ordering::SeqCst);
+                        key
+                    };
+                    assert_eq!(flights.join(key, fetch).await, Some(key));
+                }
+            };
+            let mut threads: Vec<_> = (0..READERS)
+                .map(|n| {
+                    let read = read(n);
+                    thread::spawn(move || block_on(read))
+                })
+                .collect();
+            let leaver = read(0);
+            threads.push(thread::spawn(move || {
+                let _ = block_on(async { futures_util::poll!(std::pin::pin!(leaver)) });
+            }));
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            // A fetch that nobody waits for any more ends by itself.
+            while !flights.under_way.lock().is_empty() {
+                thread::yield_now();
+            }
+        });
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::domain::digest::Digest;
 use crate::domain::verify::Verified;
+use crate::sync::Mutex;
 use lru::LruCache;
-use parking_lot::Mutex;
 
 /// What a verdict was about: a server (by slot), a digest, and the frontmatter compared with.
 pub(super) type Key = (u16, Digest, Option<Digest>);
@@ -30,6 +30,15 @@ impl Memory {
 
     pub(super) fn get(&self, key: &Key) -> Option<Verified> {
         self.0.lock().files.get(key).cloned()
+    }
+
+    /// What a lack of room does.
+    #[cfg(all(test, shuttle))]
+    pub(super) fn evict(&self) {
+        let mut inner = self.0.lock();
+        while let Some((_, old)) = inner.files.pop_lru() {
+            inner.bytes -= old.bytes().len();
+        }
     }
 
     pub(super) fn put(&self, key: Key, file: Verified) {

@@ -14,6 +14,8 @@
 
 pub mod command;
 mod flight;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod memory;
 mod refusal;
 pub mod report;
@@ -37,9 +39,9 @@ use crate::domain::verify::{Expected, Mismatch, Unverified, Verified, unverified
 use crate::source::{ChildKind, DirChild, Event, Link, Listing, Source, SourceError};
 use crate::store::cache::{Cache, Shelf};
 use crate::store::state::{State, StoredListing, Verdicts};
+use crate::sync::{Mutex, RwLock, sleep, spawn, spawn_blocking, timeout};
 use flight::Flights;
 use memory::{Key, Memory};
-use parking_lot::{Mutex, RwLock};
 use refusal::Refusals;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -403,7 +405,7 @@ impl Host {
             let (done, learned) = oneshot::channel();
             let slot = Tree::slot_of(ino);
             let _ = self.inbox.send(Message::Settle(slot, Some(done)));
-            let _ = tokio::time::timeout(FLUSH_WAIT, learned).await;
+            let _ = timeout(FLUSH_WAIT, learned).await;
             resolved = self.resolve(ino)?;
         }
         let file = match resolved {
@@ -434,7 +436,7 @@ impl Host {
         let moves: Vec<Arc<Entry>> = self.moves(&file).collect();
         for entry in &moves {
             let act = self.act(key.0, &entry.uri, Act::Load(Arc::clone(entry)));
-            let _ = tokio::time::timeout(FLUSH_WAIT, act).await;
+            let _ = timeout(FLUSH_WAIT, act).await;
         }
         if !moves.is_empty() {
             file = self.still(ino, key)?;
@@ -699,7 +701,7 @@ impl Host {
     /// Keeps a checked file on disk, without anybody waiting for it.
     fn save(self: &Arc<Self>, slot: u16, expected: &Expected, file: &Verified) {
         let (host, digest, file) = (Arc::clone(self), expected.digest, file.clone());
-        tokio::task::spawn_blocking(move || {
+        spawn_blocking(move || {
             if let Some(shelf) = host.slot(slot).and_then(|s| s.server.shelf.as_ref()) {
                 shelf.save(digest, &file);
             }
@@ -727,7 +729,7 @@ impl Host {
             }
             changed |= differs;
             let act = self.act(slot, &entry.uri, Act::Publish(known));
-            let _ = tokio::time::timeout(FLUSH_WAIT, act).await;
+            let _ = timeout(FLUSH_WAIT, act).await;
         }
         changed
     }
@@ -792,9 +794,9 @@ impl Host {
     /// Runs the writer until the host is gone. `changes` takes what the kernel must be told.
     pub async fn run(self: Arc<Self>, inbox: Inbox, changes: std_mpsc::Sender<Batch>) {
         let Inbox(mut messages) = inbox;
-        let reporter = tokio::spawn(Arc::clone(&self).report_when_due(changes.clone()));
+        let reporter = spawn(Arc::clone(&self).report_when_due(changes.clone())).abort_handle();
         for slot in (1u16..).zip(&self.slots).map(|(slot, _)| slot) {
-            tokio::spawn(Arc::clone(&self).journal(slot));
+            spawn(Arc::clone(&self).journal(slot));
         }
         while let Some(message) = messages.recv().await {
             match message {
@@ -804,8 +806,8 @@ impl Host {
                 }
                 Message::Opened(slot) => {
                     let host = Arc::clone(&self);
-                    tokio::spawn(async move {
-                        tokio::time::sleep(OPENED_GAP).await;
+                    spawn(async move {
+                        sleep(OPENED_GAP).await;
                         let _ = host.inbox.send(Message::Settle(slot, None));
                     });
                 }
@@ -909,7 +911,7 @@ impl Host {
         let (told, flushed) = oneshot::channel();
         self.rebuild(slot, Some(told), changes);
         self.keep(slot);
-        tokio::spawn(async move {
+        spawn(async move {
             if until == Until::Told {
                 let _ = flushed.await;
             }
@@ -1017,7 +1019,7 @@ impl Host {
     /// Stores listing and verdicts for the next run, without anybody waiting for it.
     fn keep(self: &Arc<Self>, slot: u16) {
         let host = Arc::clone(self);
-        tokio::task::spawn_blocking(move || {
+        spawn_blocking(move || {
             let label = host.slot(slot).map(|s| s.server.label.clone());
             if let (Some(Err(e)), Some(label)) = (host.keep_now(slot), label) {
                 tracing::warn!("{label}: the state cannot be stored: {e}");
@@ -1155,7 +1157,7 @@ impl Host {
         loop {
             self.report_due.notified().await;
             self.write_reports(Some(&changes));
-            tokio::time::sleep(REPORT_GAP).await;
+            sleep(REPORT_GAP).await;
         }
     }
 
@@ -1393,7 +1395,7 @@ enum Problem {
 
 /// Runs work that blocks or takes long off the async threads; none if it panicked.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
+    spawn_blocking(work).await.ok()
 }
 
 fn unix_now() -> u64 {

@@ -13,6 +13,7 @@ use crate::domain::name::{RelPath, SKILL_MD, may_be_unlisted};
 use crate::domain::skill::{Known, Shown};
 use crate::domain::tree::{Beyond, Tree};
 use crate::source::{DirChild, Link, Source, SourceError};
+use crate::sync::{sleep, spawn};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -277,8 +278,8 @@ impl Host {
                 }
             };
             // The kernel keeps a listing until it hears of a change.
-            tokio::spawn(async move {
-                tokio::time::sleep(gap).await;
+            spawn(async move {
+                sleep(gap).await;
                 let _ = host.inbox.send(Message::Due(dir));
             });
             result

@@ -14,7 +14,6 @@ use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, So
 use crate::domain::manifest::{Declined, Entry, Reason};
 use crate::domain::text::printable;
 use crate::domain::verify::Untrusted;
-use futures_util::FutureExt;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientRequest, CustomResult, ExtensionCapabilities,
     GetSkillRequest, GetSkillRequestParams, Implementation, ListSkillsRequest,
@@ -81,7 +80,7 @@ struct Shared {
     events: Events,
     slot: watch::Sender<Slot>,
     refresh: Notify,
-    lost: Notify,
+    lost: Lost,
     in_flight: Semaphore,
     traces: Arc<Traces>,
     requests: [AtomicU64; METHODS.len()],
@@ -109,6 +108,32 @@ struct Connection {
     number: u64,
     skills: bool,
     directories: bool,
+}
+
+/// The number of the latest connection that was found to be gone. Whoever finds out tells it once
+/// or many times, early or late: it is about that connection and none after it.
+#[derive(Debug)]
+struct Lost(watch::Sender<u64>);
+
+impl Default for Lost {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+impl Lost {
+    fn tell(&self, number: u64) {
+        self.0.send_if_modified(|latest| {
+            let news = number > *latest;
+            *latest = number.max(*latest);
+            news
+        });
+    }
+
+    /// Ends when the connection of this number is known to be gone.
+    async fn heard(&self, number: u64) {
+        let _ = self.0.subscribe().wait_for(|n| *n >= number).await;
+    }
 }
 
 /// The methods we send, as `status` counts them.
@@ -142,7 +167,7 @@ impl Session {
             events,
             slot: watch::Sender::new(Slot::Starting),
             refresh: Notify::new(),
-            lost: Notify::new(),
+            lost: Lost::default(),
             in_flight: Semaphore::new(IN_FLIGHT_KIB as usize),
             traces: Arc::default(),
             requests: Default::default(),
@@ -372,8 +397,6 @@ impl Shared {
         let close = service.cancellation_token();
         self.slot.send_replace(Slot::Up(connection.clone()));
         (self.events)(Event::Link(Link::Ready(peer.clone())));
-        // A loss that was reported of an earlier connection is none of this one.
-        let _ = self.lost.notified().now_or_never();
         let reason = {
             let closed = service.waiting();
             let exited = async {
@@ -391,7 +414,7 @@ impl Shared {
                 () = exited => Some(self.last_words("the server ended".into())),
                 _ = self.keep_listing(&connection) => None,
                 _ = self.take_hints(&connection.peer) => None,
-                () = self.lost.notified() => {
+                () = self.lost.heard(number) => {
                     let why = self.traces.ended.lock().take();
                     Some(why.unwrap_or_else(|| "the connection was lost".to_owned()))
                 }
@@ -635,12 +658,9 @@ impl Shared {
         }
     }
 
-    /// Tells the task that this connection is gone, once.
+    /// Tells the task that this connection is gone.
     fn report_lost(&self, connection: &Connection, why: String) -> Ask {
-        let current = matches!(&*self.slot.borrow(), Slot::Up(c) if c.number == connection.number);
-        if current {
-            self.lost.notify_one();
-        }
+        self.lost.tell(connection.number);
         Ask::Lost(why)
     }
 
@@ -933,5 +953,23 @@ impl Found {
             }
         }
         listing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[tokio::test]
+    async fn a_loss_is_of_one_connection_and_is_not_forgotten() {
+        let lost = Lost::default();
+        lost.tell(3);
+        lost.tell(2);
+        assert!(lost.heard(3).now_or_never().is_some(), "told before");
+        assert!(lost.heard(4).now_or_never().is_none(), "of another");
+        lost.tell(3);
+        assert!(lost.heard(4).now_or_never().is_none(), "told late");
+        tokio::join!(lost.heard(4), async { lost.tell(4) });
     }
 }

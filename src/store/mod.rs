@@ -15,6 +15,7 @@
 //! Absent on purpose: sharing of blobs between labels (HR-87).
 
 pub mod cache;
+mod crash;
 mod private;
 pub mod state;
 

@@ -1,10 +1,11 @@
 //! Directories and files that only this user can reach.
 
+use super::crash;
 use crate::domain::name::Label;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -76,9 +77,11 @@ impl PrivateDir {
     /// Opens a directory in this one by a name of our own, making it where it is missing.
     pub fn child(&self, name: &str) -> Result<Self, Unsafe> {
         match rustix::fs::mkdirat(&self.fd, name, DIR_MODE) {
-            Ok(()) | Err(Errno::EXIST) => self.existing(name),
-            Err(e) => Err(self.io(name, e)),
+            Ok(()) => crash::step("made-directory", name),
+            Err(Errno::EXIST) => {}
+            Err(e) => return Err(self.io(name, e)),
         }
+        self.existing(name)
     }
 
     /// Opens a directory in this one that is there already.
@@ -183,10 +186,14 @@ impl PrivateDir {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let write = || -> io::Result<()> {
             let mut file = File::from(rustix::fs::openat(&self.fd, &*temp, flags, mode)?);
-            file.write_all(bytes)?;
+            crash::step("made", name);
+            crash::write_all(&mut file, name, bytes)?;
+            crash::step("written", name);
             // Before the rename: after a crash the name must not stand for a half-written file.
             file.sync_all()?;
+            crash::step("synced", name);
             rustix::fs::renameat(&self.fd, &*temp, &self.fd, name)?;
+            crash::step("renamed", name);
             Ok(())
         };
         write().inspect_err(|_| {
@@ -194,12 +201,26 @@ impl PrivateDir {
         })
     }
 
+    /// Makes what was renamed here outlive a crash of the machine as well. A file system that has no
+    /// such thing for directories has done what it can.
+    pub fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.fd) {
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(e) => return Err(e.into()),
+        }
+        crash::step("synced", "directory");
+        Ok(())
+    }
+
     /// Removes a file, or an empty directory, by name.
     pub fn remove(&self, name: &str) -> io::Result<()> {
+        crash::step("to-be-removed", name);
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
-            Err(Errno::ISDIR) => Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?),
-            other => Ok(other?),
+            Err(Errno::ISDIR) => rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?,
+            other => other?,
         }
+        crash::step("removed", name);
+        Ok(())
     }
 
     /// Takes turns with other daemons: waits for an exclusive lock on a file in this directory,
@@ -208,6 +229,7 @@ impl PrivateDir {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?;
         rustix::fs::flock(&fd, rustix::fs::FlockOperation::LockExclusive)?;
+        crash::step("locked", name);
         Ok(fd)
     }
 

@@ -227,7 +227,9 @@ impl State {
                 (&**uri, content)
             })
             .collect();
-        self.write(VERDICTS, content)
+        self.write(VERDICTS, content)?;
+        // Whoever is told of a revocation must not find it undone after a power cut.
+        self.dir.sync()
     }
 }
 

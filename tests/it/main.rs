@@ -18,6 +18,7 @@ mod cache;
 mod cli;
 mod commands;
 mod conformance;
+mod crash;
 mod faults;
 mod faults_life;
 mod hygiene;

@@ -821,7 +821,8 @@ impl Rig {
             .map(|text| text.lines().map(str::to_owned).collect())
     }
 
-    fn try_status(&self) -> Option<Value> {
+    /// The status, if somebody answers.
+    pub(crate) fn try_status(&self) -> Option<Value> {
         let mount = self.mount.display().to_string();
         let out = self.cli(&["status", "--json", &mount]);
         (out.code == Some(0)).then(|| serde_json::from_slice(&out.out).unwrap())
