@@ -124,7 +124,7 @@ struct Envelope<'a> {
 }
 
 /// The answer to a request of ours, with its result as text.
-fn raw_response(id: RequestId, result: &str) -> ServerJsonRpcMessage {
+fn raw_response(id: RequestId, result: String) -> ServerJsonRpcMessage {
     let result = ServerResult::CustomResult(CustomResult::new(result.into()));
     ServerJsonRpcMessage::response(result, id)
 }
@@ -138,34 +138,43 @@ enum Want {
     Typed,
 }
 
-/// Reads one message; none if the text is no message at all, or answers nothing that was asked.
-/// `take` says how the answer of an id is wanted, and that it has come.
+/// Reads one message; an error, with the text, if it is no message at all, or answers nothing that
+/// was asked. `take` says how the answer of an id is wanted, and that it has come. A raw result
+/// stays where it is: it may be large.
 fn decode(
-    text: &[u8],
+    text: Vec<u8>,
     mut take: impl FnMut(&RequestId) -> Option<Want>,
-) -> Option<ServerJsonRpcMessage> {
+) -> Result<ServerJsonRpcMessage, Vec<u8>> {
     // Bytes that are not UTF-8 cannot be what the digest covers: the text is altered visibly
     // and the check refuses it, rather than that the reader waits for an answer that was given.
-    let text = String::from_utf8_lossy(text);
-    let envelope: Envelope = serde_json::from_str(&text).ok()?;
-    let id = match envelope {
-        Envelope {
+    let mut text = String::from_utf8(text)
+        .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+    let message = match serde_json::from_str(&text) {
+        Ok(Envelope {
             method: None,
             id: Some(id),
-            ..
-        } => id,
-        // A request or a notification of the server's, or an error about no request.
-        _ => return serde_json::from_str(&text).ok(),
-    };
-    match (take(&id)?, envelope.result) {
-        (Want::Raw, Some(result)) => Some(raw_response(id, result.get())),
-        (want, _) => match serde_json::from_str(&text) {
-            Ok(message) => Some(message),
-            // JSON-RPC in shape but not in content: whoever waits for it must not wait longer.
-            Err(_) if want == Want::Raw => Some(raw_response(id, "null")),
-            Err(_) => None,
+            result,
+        }) => match (take(&id), result) {
+            (None, _) => None,
+            (Some(Want::Raw), Some(result)) => {
+                let start = result.get().as_ptr().addr() - text.as_ptr().addr();
+                let end = start + result.get().len();
+                text.truncate(end);
+                text.drain(..start);
+                return Ok(raw_response(id, text));
+            }
+            (Some(want), _) => match serde_json::from_str(&text) {
+                Ok(message) => Some(message),
+                // JSON-RPC in shape but not in content: whoever waits for it must not wait longer.
+                Err(_) if want == Want::Raw => Some(raw_response(id, "null".into())),
+                Err(_) => None,
+            },
         },
-    }
+        // A request or a notification of the server's, or an error about no request.
+        Ok(_) => serde_json::from_str(&text).ok(),
+        Err(_) => None,
+    };
+    message.ok_or_else(|| text.into_bytes())
 }
 
 /// A child process as an rmcp transport.
@@ -243,9 +252,9 @@ impl Transport<RoleClient> for ChildTransport {
         loop {
             let line = self.next_line().await?;
             let asked = Arc::clone(&self.asked);
-            match decode(&line, |id| asked.lock().remove(id)) {
-                Some(message) => return Some(message),
-                None => self.traces.noise(&line),
+            match decode(line, |id| asked.lock().remove(id)) {
+                Ok(message) => return Some(message),
+                Err(line) => self.traces.noise(&line),
             }
         }
     }
@@ -542,7 +551,8 @@ impl RawHttp {
             let mut events = std::pin::pin!(SseStream::from_bytes_stream(bytes));
             while let Some(event) = events.next().await {
                 let data = event?.data.unwrap_or_default();
-                found = decode(data.as_bytes(), |i| (i == id).then_some(Want::Raw))
+                found = decode(data.into_bytes(), |i| (i == id).then_some(Want::Raw))
+                    .ok()
                     .filter(|m| is_answer(m, id));
                 if found.is_some() {
                     break;
@@ -554,7 +564,9 @@ impl RawHttp {
             while let Some(chunk) = bytes.next().await {
                 body.extend_from_slice(&chunk?);
             }
-            found = decode(&body, |i| (i == id).then_some(Want::Raw)).filter(|m| is_answer(m, id));
+            found = decode(body, |i| (i == id).then_some(Want::Raw))
+                .ok()
+                .filter(|m| is_answer(m, id));
         }
         match found {
             Some(message) => Ok(StreamableHttpPostResponse::Json(message, None)),
@@ -645,11 +657,12 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Option<ServerJsonRpcMessage> {
-        decode(text.as_bytes(), |id| match id {
+        let asked = |id: &RequestId| match id {
             RequestId::Number(1) => Some(Want::Raw),
             RequestId::Number(2) => Some(Want::Typed),
             _ => None,
-        })
+        };
+        decode(text.into(), asked).ok()
     }
 
     fn raw(message: Option<ServerJsonRpcMessage>) -> Option<String> {

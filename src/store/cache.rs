@@ -195,6 +195,13 @@ pub struct Shelf {
 }
 
 impl Shelf {
+    /// Whether there is a blob that this entry describes, by its name. Blocks on the disk.
+    pub fn has(&self, expected: &Expected) -> bool {
+        let (aa, name) = place(expected.digest);
+        let sub = self.dir.existing(&aa);
+        sub.is_ok_and(|sub| sub.open_file(&name).is_ok())
+    }
+
     /// The blob that this entry describes, hashed now; none if it is not there or not right.
     /// Blocks on the disk.
     pub fn load(&self, expected: &Expected) -> Option<Verified> {
