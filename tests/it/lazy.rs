@@ -1,6 +1,6 @@
 //! Nothing is asked of a server before somebody reads content, and nothing twice.
 
-use crate::rig::{Rig, is_root, ok, skill, skill_md};
+use crate::rig::{Rig, is_root, skill, skill_md};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;

@@ -247,13 +247,10 @@ fn f30_sixty_four_large_files_at_once_fit_into_256_mib() {
     }
     for pass in ["from the servers", "from the disk"] {
         up_in(&mut rig, group.as_ref(), &labels);
-        let at = Instant::now();
         assert_eq!(read_at_once(&files), all_read(64), "{pass}");
-        eprintln!("{pass}: {:?}", at.elapsed());
         // None twice: a file that is being read is not let go for another one.
         labels.iter().for_each(|l| each_once(&rig, l, 16));
         let peak = rig.daemon_peak_mib();
-        eprintln!("{pass}: {peak}");
         assert!(peak < limit, "{pass}: the daemon took {peak} MiB");
         if pass == "from the servers" {
             until("all to be on the disk", 30.0, || {
