@@ -273,7 +273,7 @@ fn f30_a_server_that_hangs_on_large_files_holds_up_no_other() {
     rig.scene("hung", scene);
     let (scene, good) = skills(&rig, "good", 2, 1, LARGE);
     rig.scene("good", scene);
-    rig.up(&["hung", "good"], &["--timeout", "20"]);
+    rig.up(&["hung", "good"], &["--timeout", "10"]);
     std::thread::scope(|s| {
         let waiting = s.spawn(|| at_once(&hung, |file| read(file).map_err(|e| e.raw_os_error())));
         until("the hung server to have all it is given", 10.0, || {
