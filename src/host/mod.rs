@@ -12,6 +12,7 @@
 //! - At most one lock is held at a time, and none across I/O or a message to the kernel; but for
 //!   the one that puts the writes of a server's state in order, which is taken first.
 
+mod admission;
 pub mod command;
 mod flight;
 #[cfg(all(test, shuttle))]
@@ -40,6 +41,7 @@ use crate::source::{ChildKind, DirChild, Event, Link, Listing, Source, SourceErr
 use crate::store::cache::{Cache, Shelf};
 use crate::store::state::{State, StoredListing, Verdicts};
 use crate::sync::{Mutex, RwLock, sleep, spawn, spawn_blocking, timeout};
+use admission::{Admission, Admitted, Share};
 use flight::Flights;
 use memory::{Key, Memory};
 use refusal::Refusals;
@@ -120,6 +122,7 @@ pub struct Host {
     policy: Policy,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
+    admission: Admission,
     flights: Flights<(Asked, From), Result<Verified, ReadError>>,
     /// Reads that failed a moment ago. What one URI gave says nothing of another that promises
     /// the same bytes.
@@ -141,6 +144,7 @@ type Asked = (u16, Arc<str>, Option<(Digest, Option<Digest>)>);
 struct Slot {
     server: Server,
     source: OnceLock<Arc<dyn Source>>,
+    share: Share,
     now: Mutex<Now>,
     /// Told when the journal of the windows is no longer what is on disk.
     windows_due: Notify,
@@ -280,6 +284,7 @@ impl Host {
             slots.push(Slot {
                 server,
                 source: OnceLock::new(),
+                share: Share::new(),
                 now: Mutex::new(now_of),
                 windows_due: Notify::new(),
                 storing: Mutex::new(false),
@@ -292,6 +297,7 @@ impl Host {
             policy,
             tree: RwLock::new(Arc::new(Tree::new(ours, labels, now))),
             memory: Memory::new(),
+            admission: Admission::new(),
             flights: Flights::new(),
             memo: Mutex::default(),
             refusals: Mutex::default(),
@@ -538,9 +544,8 @@ impl Host {
 
     async fn fetch(self: Arc<Self>, path: String, file: File) -> Result<Verified, ReadError> {
         let result = self.fetch_once(&path, &file).await;
-        match &result {
-            Ok(bytes) => self.memory.put(file.key, bytes.clone()),
-            Err(e) => self.remember(file.asked(), *e),
+        if let Err(e) = &result {
+            self.remember(file.asked(), *e);
         }
         result
     }
@@ -563,10 +568,20 @@ impl Host {
         } = file;
         let slot = *slot;
         let deadline = Instant::now() + self.timeout;
-        let (host, wanted) = (Arc::clone(self), expected.clone());
-        let cached = blocking(move || host.slot(slot)?.server.shelf.as_ref()?.load(&wanted)).await;
-        if let Some(Some(bytes)) = cached {
-            return Ok(bytes);
+        let late = || {
+            let e = SourceError::TimedOut(self.timeout);
+            let refusal = Refusal::unanswered(path, &expected.uri, &e);
+            let error = refusal.error;
+            self.refuse(slot, refusal);
+            error
+        };
+        if self.shelved(slot, expected, Shelf::has).await == Some(true) {
+            let room = self.memory.room(expected.size, deadline).await;
+            let room = room.ok_or_else(late)?;
+            if let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await {
+                self.memory.put(file.key, bytes.clone(), room);
+                return Ok(bytes);
+            }
         }
         if file.from == From::CacheOnly {
             let refusal = Refusal::held(path, &expected.uri);
@@ -574,12 +589,14 @@ impl Host {
             self.refuse(slot, refusal);
             return Err(error);
         }
-        let source = self
-            .slot(slot)
-            .and_then(|s| s.source.get())
-            .ok_or(ReadError::Down)?;
+        let s = self.slot(slot).ok_or(ReadError::Internal)?;
+        let source = s.source.get().ok_or(ReadError::Down)?;
+        let admitted = self.admission.admit(&s.share, expected.size, deadline);
+        let admitted = admitted.await.ok_or_else(late)?;
         let problem = match source.read(&expected.uri, expected.size, deadline).await {
             Ok(bytes) => {
+                let room = self.memory.room(expected.size, deadline).await;
+                let room = room.ok_or_else(late)?;
                 let wanted = expected.clone();
                 let verdict = if expected.size > INLINE_HASH {
                     blocking(move || verify(bytes, &wanted))
@@ -590,7 +607,8 @@ impl Host {
                 };
                 match verdict {
                     Ok(bytes) => {
-                        self.save(slot, expected, &bytes);
+                        self.memory.put(file.key, bytes.clone(), room);
+                        self.save(slot, expected, &bytes, admitted);
                         return Ok(bytes);
                     }
                     Err(mismatch) => Problem::Mismatch(mismatch),
@@ -606,6 +624,7 @@ impl Host {
                 return Err(error);
             }
         };
+        drop(admitted);
         let changed = self.recheck(slot, claims, deadline).await;
         let refusal = match problem {
             Problem::Mismatch(m) => Refusal::mismatch(path, &expected.uri, &m, changed),
@@ -680,6 +699,11 @@ impl Host {
         };
         let source = s.source.get().ok_or(ReadError::Down)?;
         let deadline = Instant::now() + self.timeout;
+        let admitted = self.admission.admit(&s.share, MAX_BYTES, deadline).await;
+        let Some(_admitted) = admitted else {
+            let e = SourceError::TimedOut(self.timeout);
+            return Err(refuse(Refusal::unanswered(&path, &uri, &e)));
+        };
         let bytes = match source.read(&uri, MAX_BYTES, deadline).await {
             Ok(bytes) => bytes,
             Err(e @ (SourceError::Rejected { .. } | SourceError::Malformed(_))) => {
@@ -698,13 +722,32 @@ impl Host {
         }
     }
 
-    /// Keeps a checked file on disk, without anybody waiting for it.
-    fn save(self: &Arc<Self>, slot: u16, expected: &Expected, file: &Verified) {
-        let (host, digest, file) = (Arc::clone(self), expected.digest, file.clone());
-        spawn_blocking(move || {
-            if let Some(shelf) = host.slot(slot).and_then(|s| s.server.shelf.as_ref()) {
-                shelf.save(digest, &file);
+    /// Asks a server's shelf for the file that an entry describes.
+    async fn shelved<T: Send + 'static>(
+        self: &Arc<Self>,
+        slot: u16,
+        wanted: &Expected,
+        ask: fn(&Shelf, &Expected) -> T,
+    ) -> Option<T> {
+        let (host, wanted) = (Arc::clone(self), wanted.clone());
+        let asked = move || Some(ask(host.slot(slot)?.server.shelf.as_ref()?, &wanted));
+        blocking(asked).await.flatten()
+    }
+
+    /// Keeps a checked file on disk, without its readers waiting for it. The next large file does,
+    /// for a moment: what waits for a slow disk is bounded.
+    fn save(self: &Arc<Self>, slot: u16, expected: &Expected, file: &Verified, before: Admitted) {
+        let (host, wanted, file) = (Arc::clone(self), expected.clone(), file.clone());
+        spawn(async move {
+            let admitted = host.admission.admit_save(wanted.size).await;
+            drop(before);
+            if admitted.is_none() {
+                tracing::debug!("{}: the disk is too slow; not stored", wanted.digest);
+                return;
             }
+            let save = move |shelf: &Shelf| shelf.save(wanted.digest, &file);
+            let saved = blocking(move || host.slot(slot)?.server.shelf.as_ref().map(save));
+            saved.await;
         });
     }
 

@@ -31,11 +31,28 @@ const STOP_PATIENCE: Duration = Duration::from_secs(4);
 /// How long a skill named on the command line waits between tries, while its server starts.
 const ADD_GAP: Duration = Duration::from_secs(1);
 
+/// Blocks of memory from this size on go back to the system as soon as they are free.
+#[cfg(target_env = "gnu")]
+const RETURNED: i32 = 256 * 1024;
+
 pub(super) fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    return_memory();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
+}
+
+/// Fixes the size from which glibc maps blocks by themselves. Left alone it rises to that of the
+/// largest block that was freed, and then each of many heaps keeps room for large files.
+#[allow(unsafe_code)]
+fn return_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no safe form exists; it takes two numbers and sets a field of the allocator, under
+    // the allocator's lock.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, RETURNED);
+    }
 }
 
 /// Mounts until it is told to end.

@@ -31,7 +31,7 @@ pub trait Source: Send + Sync + 'static {
     fn get<'a>(&'a self, uri: &'a str, deadline: Instant) -> Answer<'a, Result<Entry, Declined>>;
 
     /// `resources/read`: the content of one file, whole, unchecked. `size` is what the entry
-    /// says; it bounds what is held in memory at once.
+    /// says; a reply much longer than that is refused.
     fn read<'a>(&'a self, uri: &'a str, size: u64, deadline: Instant) -> Answer<'a, Untrusted>;
 
     /// `skills/list`, whole: every entry that the server lists.

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 /// How long a server may take from its start to its answer to the handshake, unless the user
@@ -62,8 +62,6 @@ const MAX_DISPUTES: usize = 32;
 const LIST_GAP: Duration = Duration::from_secs(1);
 /// Hints of a change that come closer together than this are one.
 const HINT_GAP: Duration = Duration::from_secs(5);
-/// Bytes of content that may be on their way from one server at once, in KiB.
-const IN_FLIGHT_KIB: u32 = 48 * 1024;
 
 /// One server's connection.
 #[derive(Debug)]
@@ -81,7 +79,6 @@ struct Shared {
     slot: watch::Sender<Slot>,
     refresh: Notify,
     lost: Lost,
-    in_flight: Semaphore,
     traces: Arc<Traces>,
     requests: [AtomicU64; METHODS.len()],
     connects: AtomicU64,
@@ -168,7 +165,6 @@ impl Session {
             slot: watch::Sender::new(Slot::Starting),
             refresh: Notify::new(),
             lost: Lost::default(),
-            in_flight: Semaphore::new(IN_FLIGHT_KIB as usize),
             traces: Arc::default(),
             requests: Default::default(),
             connects: AtomicU64::new(0),
@@ -750,14 +746,6 @@ impl Source for Shared {
 
     fn read<'a>(&'a self, uri: &'a str, size: u64, deadline: Instant) -> Answer<'a, Untrusted> {
         Box::pin(async move {
-            let kib = u32::try_from(size / 1024 + 1)
-                .unwrap_or(IN_FLIGHT_KIB)
-                .min(IN_FLIGHT_KIB);
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok(Ok(_held)) = tokio::time::timeout(left, self.in_flight.acquire_many(kib)).await
-            else {
-                return Err(SourceError::TimedOut(left));
-            };
             let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
             let request = ClientRequest::ReadResourceRequest(request);
             let raw = self.request(Method::Read, request, deadline).await?;

@@ -195,6 +195,15 @@ pub struct Shelf {
 }
 
 impl Shelf {
+    /// Whether something bears the name of the blob that this entry describes, right or not.
+    /// Blocks on the disk.
+    pub fn has(&self, expected: &Expected) -> bool {
+        let (aa, name) = place(expected.digest);
+        let absent = |e: io::Error| e.kind() == io::ErrorKind::NotFound;
+        let sub = self.dir.existing(&aa);
+        sub.is_ok_and(|sub| !sub.open_file(&name).is_err_and(absent))
+    }
+
     /// The blob that this entry describes, hashed now; none if it is not there or not right.
     /// Blocks on the disk.
     pub fn load(&self, expected: &Expected) -> Option<Verified> {

@@ -1,6 +1,6 @@
 //! Nothing is asked of a server before somebody reads content, and nothing twice.
 
-use crate::rig::{Rig, is_root, ok, skill, skill_md};
+use crate::rig::{Rig, is_root, skill, skill_md};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -168,27 +168,6 @@ fn c42_hr79_grep_reads_each_file_once_and_the_second_time_none() {
         rig.seen("lab", "skills/get"),
         0,
         "a fresh listing needs no get (HR-50)"
-    );
-}
-
-#[test]
-fn hr119_a_hundred_readers_of_one_cold_file_are_one_read() {
-    let mut rig = Rig::new();
-    let big = json!({"fill": "0123456789abcdef", "size": 1_000_000});
-    let mut scene = json!({"skills": [skill("s", json!({"big.txt": big}))]});
-    // Long enough for all of them to be waiting.
-    scene["rules"] = json!([{"method": "resources/read", "delay": 2}]);
-    rig.scene("lab", scene);
-    rig.up(&["lab"], &[]);
-    let readers: Vec<_> = (0..100).map(|_| rig.cat_later("lab/s/big.txt")).collect();
-    let want = "0123456789abcdef".repeat(62_500);
-    for reader in readers {
-        let got = rig.outcome("big.txt", reader.finish(30.0));
-        assert!(got == ok(&want), "{:?}", got.map(|t| t.len()));
-    }
-    assert_eq!(
-        rig.reads("lab"),
-        BTreeMap::from([("skill://s/big.txt".to_owned(), 1)])
     );
 }
 

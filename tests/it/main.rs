@@ -27,6 +27,7 @@ mod kernel;
 mod kinds;
 mod layering;
 mod lazy;
+mod load;
 mod model;
 mod nonroot;
 mod protocol;

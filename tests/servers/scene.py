@@ -39,7 +39,7 @@ def plain_frontmatter(skill_md):
 
 
 class Scene:
-    """A parsed scene: entries, and the bytes and options behind each URI."""
+    """A parsed scene: entries, and the DATA and options behind each URI; bytes are made when asked for."""
 
     def __init__(self, text):
         self.spec = json.loads(text)
@@ -62,7 +62,7 @@ class Scene:
             digest = "sha256:" + hashlib.sha256(content).hexdigest()
             if options.get("listed", True):
                 rows.append(laid_over({"uri": file_uri, "digest": digest, "size": len(content)}, options.get("row", {})))
-            self.served[file_uri] = (data(options["serve"]) if "serve" in options else content, options)
+            self.served[file_uri] = (options.get("serve", file), options)
         front = plain_frontmatter(data(files["SKILL.md"]))
         entry = {"uri": uri, "frontmatter": front, "resources": rows + skill.get("rows", [])}
         self.entries[uri] = laid_over(entry, skill.get("entry", {}))
@@ -109,8 +109,8 @@ class Scene:
     def content(self, uri, rule):
         if "serve" not in rule and uri not in self.served:
             raise Refusal(-32602, f"Unknown resource: {uri}")
-        content, options = self.served.get(uri, (b"", {}))
-        content = data(rule["serve"]) if "serve" in rule else content
+        spec, options = self.served.get(uri, ("", {}))
+        content = data(rule.get("serve", spec))
         answer = {"uri": uri, "mimeType": options.get("mime")}
         try:
             kind, value = "text", content.decode()
@@ -122,11 +122,11 @@ class Scene:
 
     def children(self, uri):
         folder, children = uri.rstrip("/") + "/", {}
-        for file, (content, _) in self.served.items():
+        for file, (spec, _) in self.served.items():
             if not file.startswith(folder):
                 continue
             name, _, below = file[len(folder) :].partition("/")
-            about = {"mimeType": "inode/directory"} if below else {"size": len(content)}
+            about = {"mimeType": "inode/directory"} if below else {"size": len(data(spec))}
             children[name] = {"uri": folder + name, "name": name, **about}
         if not children:
             raise Refusal(-32602, f"Not a directory: {uri}")

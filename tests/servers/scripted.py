@@ -109,13 +109,12 @@ class Server:
 
     def count(self, key):
         """Adds one to a count that all processes of the scene share; returns it."""
-        with open(self.path + ".counts", "a+") as f:
+        with open(os.open(self.path + ".counts", os.O_RDWR | os.O_CREAT, 0o644), "r+b") as f:
             fcntl.flock(f, fcntl.LOCK_EX)
-            f.seek(0)
             counts = json.loads(f.read() or "{}")
             counts[key] = counts.get(key, 0) + 1
-            f.truncate(0)
-            f.write(json.dumps(counts))
+            # In one piece: we may be ended at any moment. It never gets shorter.
+            os.pwrite(f.fileno(), json.dumps(counts).encode(), 0)
         return counts[key]
 
     def rule_for(self, request):
