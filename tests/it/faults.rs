@@ -227,7 +227,7 @@ fn f04_a_reply_that_makes_no_sense_is_eio_and_its_connection_stays() {
         "{{\"jsonrpc\":\"2.0\",\"id\":@ID@,{}}}",
         contents("skill://s/f4", "\"f4\"")
     );
-    bad.insert_str(bad.find("f4\"}").unwrap(), "\u{1}");
+    bad.insert(bad.find("f4\"}").unwrap(), '\u{1}');
     let bytes: Vec<u8> = bad.bytes().map(|b| if b == 1 { 0xff } else { b }).collect();
     let rules = [
         replied(&contents("skill://s/f0", "\"\\ud800\"")),
