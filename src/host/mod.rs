@@ -44,7 +44,7 @@ use crate::sync::{Mutex, RwLock, sleep, spawn, spawn_blocking, timeout};
 use admission::{Admission, Admitted, Share};
 use flight::Flights;
 use memory::{Key, Memory};
-use refusal::Refusals;
+use refusal::{News, Refusals};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc as std_mpsc};
@@ -61,6 +61,8 @@ const MAX_TTL: Duration = Duration::from_secs(3600);
 const MAX_BEYOND: usize = 10_000;
 /// A read that failed is answered with the same error for this long: the kernel asks twice.
 const MEMO: Duration = Duration::from_secs(1);
+/// …and one that timed out for this long, since whoever asks twice would wait twice.
+const MEMO_OF_TIMEOUT: Duration = Duration::from_secs(3);
 /// Files larger than this are hashed off the async threads.
 const INLINE_HASH: u64 = 256 * 1024;
 /// Status files are rewritten at most this often.
@@ -392,7 +394,7 @@ impl Host {
         };
         let memo = self.memo.lock();
         memo.get(&asked)
-            .filter(|(at, _)| at.elapsed() < MEMO)
+            .filter(|(at, e)| at.elapsed() < remembered(*e))
             .map(|(_, e)| Err(*e))
     }
 
@@ -552,7 +554,7 @@ impl Host {
 
     fn remember(&self, asked: Asked, e: ReadError) {
         let mut memo = self.memo.lock();
-        memo.retain(|_, (at, _)| at.elapsed() < MEMO);
+        memo.retain(|_, (at, e)| at.elapsed() < remembered(*e));
         memo.insert(asked, (Tick::now(), e));
     }
 
@@ -822,9 +824,14 @@ impl Host {
     fn refuse(&self, slot: u16, refusal: Refusal) {
         if let Some(s) = self.slot(slot) {
             let label = &s.server.label;
-            if self.refusals.lock().add(slot, refusal.clone()) {
+            let news = self.refusals.lock().add(slot, refusal.clone());
+            if news != News::Known {
+                let more = match news {
+                    News::TooMuch => "; more of this server is not logged for a minute",
+                    _ => "",
+                };
                 tracing::warn!(
-                    "{label}: {} refused ({}): {}",
+                    "{label}: {} refused ({}): {}{more}",
                     refusal.uri,
                     refusal.path,
                     refusal.reason
@@ -1445,4 +1452,12 @@ fn unix_now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_secs())
+}
+
+/// How long a failed read is answered with the same error.
+fn remembered(e: ReadError) -> Duration {
+    match e {
+        ReadError::TimedOut => MEMO_OF_TIMEOUT,
+        _ => MEMO,
+    }
 }

@@ -6,11 +6,16 @@ use crate::domain::text::{printable, word};
 use crate::domain::verify::Mismatch;
 use crate::source::SourceError;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::cmp::Ordering;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// At most this many refusals are remembered for each server.
 const KEEP: usize = 100;
+/// Lines in the log for each server…
+const LINES: u32 = 100;
+/// …in this time.
+const MINUTE: Duration = Duration::from_secs(60);
 /// Texts of a server are cut to this many characters.
 const TEXT: usize = 500;
 
@@ -248,29 +253,62 @@ fn skill_of(path: &str, uri: &str) -> String {
 
 /// The latest refusals of each server, one a file and error.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(VecDeque<(u16, Refusal)>);
+pub(super) struct Refusals {
+    latest: VecDeque<(u16, Refusal)>,
+    /// Since when the lines of a server's log are counted, and how many there were.
+    logged: HashMap<u16, (Instant, u32)>,
+}
+
+/// Whether a refusal is worth a line in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// It is new.
+    New,
+    /// It is new, and the last one that is logged for a while.
+    TooMuch,
+    /// It was told before, or too much was.
+    Known,
+}
 
 impl Refusals {
-    /// Adds one; whether it is news.
-    pub(super) fn add(&mut self, slot: u16, refusal: Refusal) -> bool {
+    /// Adds one.
+    pub(super) fn add(&mut self, slot: u16, refusal: Refusal) -> News {
+        if !self.take(slot, refusal) {
+            return News::Known;
+        }
+        let now = Instant::now();
+        let (since, lines) = self.logged.entry(slot).or_insert((now, 0));
+        if since.elapsed() > MINUTE {
+            (*since, *lines) = (now, 0);
+        }
+        *lines += 1;
+        match (*lines).cmp(&LINES) {
+            Ordering::Less => News::New,
+            Ordering::Equal => News::TooMuch,
+            Ordering::Greater => News::Known,
+        }
+    }
+
+    /// Takes one; whether it is another than those that are there.
+    fn take(&mut self, slot: u16, refusal: Refusal) -> bool {
         let same = |r: &Refusal| r.path == refusal.path && r.error == refusal.error;
-        let known = self.0.iter_mut().find(|(s, r)| *s == slot && same(r));
+        let known = self.latest.iter_mut().find(|(s, r)| *s == slot && same(r));
         if let Some((_, known)) = known {
             let times = known.times + 1;
             *known = Refusal { times, ..refusal };
             return false;
         }
-        if self.0.iter().filter(|(s, _)| *s == slot).count() >= KEEP
-            && let Some(oldest) = self.0.iter().position(|(s, _)| *s == slot)
+        if self.latest.iter().filter(|(s, _)| *s == slot).count() >= KEEP
+            && let Some(oldest) = self.latest.iter().position(|(s, _)| *s == slot)
         {
-            self.0.remove(oldest);
+            self.latest.remove(oldest);
         }
-        self.0.push_back((slot, refusal));
+        self.latest.push_back((slot, refusal));
         true
     }
 
     pub(super) fn of(&self, slot: u16) -> Vec<Refusal> {
-        self.0
+        self.latest
             .iter()
             .filter(|(s, _)| *s == slot)
             .map(|(_, r)| r.clone())

@@ -14,6 +14,7 @@
 
 mod approvals;
 mod availability;
+mod bounds;
 mod cache;
 mod cli;
 mod commands;

@@ -74,6 +74,29 @@ fn sentences(text: &str) -> Vec<String> {
     found
 }
 
+/// The limits of SECURITY.md that name no test, or one that is not there.
+fn limits(security: &str, sources: &[(String, String)]) -> Vec<String> {
+    let names = |(module, text): &(String, String)| {
+        let of = tests_of(text).into_keys();
+        of.map(|name| format!("{module}::{name}"))
+            .collect::<Vec<_>>()
+    };
+    let tests: BTreeSet<String> = sources.iter().flat_map(names).collect();
+    let rows = security.lines().filter(|l| l.starts_with("| ")).skip(2);
+    let (mut found, mut count) = (Vec::new(), 0);
+    for row in rows {
+        let (named, _) = brackets(row);
+        count += 1;
+        if named.is_empty() || named.iter().any(|n| !tests.contains(n)) {
+            found.push(row.to_owned());
+        }
+    }
+    if count < 20 {
+        found.push(format!("only {count} limits"));
+    }
+    found
+}
+
 /// All that is wrong with the two documents, given the tests' sources by module.
 fn problems(semantics: &str, requirements: &str, sources: &[(String, String)]) -> Vec<String> {
     let mut tests = BTreeMap::new();
@@ -171,6 +194,8 @@ fn sources() -> Vec<(String, String)> {
 fn the_documents_name_tests_that_are_there() {
     let read = |name: &str| fs::read_to_string(project().join("docs").join(name)).unwrap();
     let found = problems(&read("SEMANTICS.md"), &read("REQUIREMENTS.md"), &sources());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let found = limits(&read("SECURITY.md"), &sources());
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 

@@ -19,6 +19,8 @@ class Refusal(Exception):
 def data(spec):
     if isinstance(spec, str):
         return spec.encode()
+    if "parts" in spec:
+        return b"".join(data(part) for part in spec["parts"])
     if "b64" in spec:
         return base64.b64decode(spec["b64"])
     if "fill" in spec:

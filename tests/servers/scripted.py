@@ -36,7 +36,7 @@ FILE: a DATA, or a DATA object that also has
   listed        false: readable, but not in entry.resources
   as            "blob": never sent as text
   mime          its mimeType
-DATA: "text" | {"text": ""} | {"b64": ""} | {"fill": "x", "size": bytes}
+DATA: {"parts": [DATA...]} | "text" | {"text": ""} | {"b64": ""} | {"fill": "x", "size": bytes}
 
 RULE: matches by whichever it has of method, uri, cursor, process (1 is the first started with this
 scene); of the matches, `skip` are let pass, then `times` are taken (default all; counted over all
