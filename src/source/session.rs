@@ -544,13 +544,10 @@ impl Shared {
             }
             cursor = Some(next);
         };
-        let mut listing = found.settle();
+        let (mut listing, twice) = found.settle();
         listing.truncated = truncated;
         listing.ttl = ttl;
-        for uri in std::mem::take(&mut found.disputed)
-            .into_iter()
-            .take(MAX_DISPUTES)
-        {
+        for uri in twice.into_iter().take(MAX_DISPUTES) {
             let entry = match self.get_by(connection, &uri, deadline).await {
                 Ok(entry) => entry,
                 Err(_) => continue,
@@ -893,7 +890,8 @@ struct Found {
     by_uri: HashMap<Arc<str>, Result<Arc<Entry>, Declined>>,
     order: Vec<Arc<str>>,
     nameless: Vec<Declined>,
-    disputed: Vec<Arc<str>>,
+    /// Those with two words on one skill.
+    disputed: HashSet<Arc<str>>,
 }
 
 impl Found {
@@ -914,21 +912,25 @@ impl Found {
                 self.by_uri.insert(uri, entry);
             }
             Some(known) if *known == entry => {}
-            Some(_) if self.disputed.contains(&uri) => {}
-            Some(_) => self.disputed.push(uri),
+            Some(_) => drop(self.disputed.insert(uri)),
         }
     }
 
-    /// The listing so far; a URI listed twice with different contents is declined (HR-43).
-    fn settle(&mut self) -> Listing {
+    /// The listing so far, and the URIs listed twice with different contents, which are declined
+    /// (HR-43).
+    fn settle(mut self) -> (Listing, Vec<Arc<str>>) {
         let mut listing = Listing {
             entries: Vec::with_capacity(self.order.len()),
-            declined: std::mem::take(&mut self.nameless),
+            declined: self.nameless,
             truncated: None,
             ttl: Duration::ZERO,
         };
-        for uri in std::mem::take(&mut self.order) {
+        let mut twice = Vec::new();
+        for uri in self.order {
             let disputed = self.disputed.contains(&uri);
+            if disputed {
+                twice.push(uri.clone());
+            }
             match self.by_uri.remove(&uri) {
                 Some(Ok(e)) if disputed => listing.declined.push(Declined {
                     uri: Some(uri),
@@ -940,7 +942,7 @@ impl Found {
                 None => {}
             }
         }
-        listing
+        (listing, twice)
     }
 }
 
@@ -948,6 +950,32 @@ impl Found {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+
+    #[test]
+    fn f10_disputes_without_number_are_settled_in_time() {
+        let declined = |n: usize, why: &str| Declined {
+            uri: Some(format!("skill://n{n}/SKILL.md").into()),
+            dir: None,
+            reason: Reason::Malformed(why.to_owned()),
+        };
+        let start = Instant::now();
+        let mut found = Found::default();
+        for n in 0..MAX_ENTRIES {
+            found.add(Err(declined(n, "one")));
+            found.add(Err(declined(n, "other")));
+        }
+        let (listing, twice) = found.settle();
+        assert_eq!(
+            (listing.declined.len(), twice.len()),
+            (MAX_ENTRIES, MAX_ENTRIES)
+        );
+        // Looking at each for each takes minutes.
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            start.elapsed()
+        );
+    }
 
     #[tokio::test]
     async fn a_loss_is_of_one_connection_and_is_not_forgotten() {

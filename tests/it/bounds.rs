@@ -18,13 +18,13 @@ fn ruled(rule: Value) -> Value {
 
 /// So many bytes of items in a list, without its brackets.
 fn items(of: &str, size: usize) -> Value {
-    json!({"parts": [{"fill": format!("{of},"), "size": size / (of.len() + 1) * (of.len() + 1)}, of]})
+    json!([{"fill": format!("{of},"), "size": size / (of.len() + 1) * (of.len() + 1)}, of])
 }
 
 /// A reply whose result is this text around a part that is made up.
 fn reply(before: &str, inside: Value, after: &str) -> Value {
     let start = format!("{{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{before}");
-    json!({"parts": [start, inside, format!("{after}}}")]})
+    json!([start, inside, format!("{after}}}")])
 }
 
 /// Memory of the daemon, in MiB, that no server may drive it over.
@@ -104,7 +104,7 @@ fn an_entry_that_would_fill_memory_is_declined() {
         let start = format!(
             "{{\"uri\":\"{uri}\",\"frontmatter\":{{\"name\":\"{name}\",\"description\":\"d\",\"x\":["
         );
-        json!({"parts": [start, items(of, size), "]},\"resources\":\"dynamic\"}"]})
+        json!([start, items(of, size), "]},\"resources\":\"dynamic\"}"])
     };
     // One that is over the limit, and a dozen that are under it.
     let mut parts = vec![entry("over", "[]", 30 << 20)];
@@ -112,11 +112,7 @@ fn an_entry_that_would_fill_memory_is_declined() {
         parts.push(json!(","));
         parts.push(entry(&format!("under{n}"), "[]", (4 << 20) - 4096));
     }
-    let raw = reply(
-        "{\"skills\":[",
-        json!({"parts": parts}),
-        "],\"ttlMs\":600000}",
-    );
+    let raw = reply("{\"skills\":[", json!(parts), "],\"ttlMs\":600000}");
     let mut rig = Rig::new();
     rig.scene("lab", ruled(json!({"method": "skills/list", "raw": raw})));
     rig.up(&["lab"], &[]);

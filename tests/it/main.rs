@@ -22,6 +22,7 @@ mod conformance;
 mod crash;
 mod faults;
 mod faults_life;
+mod faults_protocol;
 mod hygiene;
 mod identity;
 mod kernel;

@@ -19,8 +19,8 @@ class Refusal(Exception):
 def data(spec):
     if isinstance(spec, str):
         return spec.encode()
-    if "parts" in spec:
-        return b"".join(data(part) for part in spec["parts"])
+    if isinstance(spec, list):
+        return b"".join(map(data, spec))
     if "b64" in spec:
         return base64.b64decode(spec["b64"])
     if "fill" in spec:
@@ -105,8 +105,14 @@ class Scene:
         if cursor is not None and not (isinstance(cursor, str) and cursor.isdigit()):
             raise Refusal(-32602, f"Unknown cursor: {cursor}")
         at = int(cursor or 0)
-        more = kind == "endless" or at + size < len(self.listing)
-        return {"skills": self.listing[at : at + size], **({"nextCursor": str(at + size)} if more else {})}
+        more = kind in ("endless", "new") or at + size < len(self.listing)
+        skills = self.listing[at : at + size]
+        if kind == "new" and not skills:
+            name = f"new-{at}"
+            uri = f"skill://{name}/SKILL.md"
+            row = {"uri": uri, "digest": "sha256:" + "0" * 64, "size": 1}
+            skills = [{"uri": uri, "frontmatter": {"name": name, "description": "d"}, "resources": [row]}]
+        return {"skills": skills, **({"nextCursor": str(at + size)} if more else {})}
 
     def content(self, uri, rule):
         if "serve" not in rule and uri not in self.served:

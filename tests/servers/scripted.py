@@ -14,7 +14,8 @@ is read again whenever the file changes; replace it by rename. All of it is opti
   entries       [raw entries, appended to the listing as they are]
   page          entries in a page of the listing; default: all
   cursors       "repeat": each page is the first one and names the same next one. "endless": there is
-                always a next page; those past the end are empty
+                always a next page; those past the end are empty. "new": the same, but those past the
+                end have a skill each that was not there before
   ttlMs, cacheScope     0, "private"; null: left out
   directoryRead true: resources/directory/read works and is declared
   capabilities  instead of what would be declared
@@ -36,7 +37,7 @@ FILE: a DATA, or a DATA object that also has
   listed        false: readable, but not in entry.resources
   as            "blob": never sent as text
   mime          its mimeType
-DATA: {"parts": [DATA...]} | "text" | {"text": ""} | {"b64": ""} | {"fill": "x", "size": bytes}
+DATA: "text" | {"text": ""} | {"b64": ""} | {"fill": "x", "size": bytes} | [DATA, one after the other]
 
 RULE: matches by whichever it has of method, uri, cursor, process (1 is the first started with this
 scene); of the matches, `skip` are let pass, then `times` are taken (default all; counted over all
@@ -53,6 +54,8 @@ processes, and anew for a rule that changed). The first rule that takes a reques
   serve         DATA: the bytes of a read
   raw           DATA: the whole reply line; @ID@ stands for the request id
   twice         true: reply two times
+  after         like before, but after the reply
+  flood         bytes: write that many without a line end in place of the reply
   cut           0..1: write only this part of the reply, then exit (HTTP: then close the connection)
   drip          [bytes, seconds]: write that many bytes at a time, with pauses
   status, headers, sse      of this HTTP reply
@@ -197,8 +200,8 @@ def write(fd, content):
         content = content[os.write(fd, content) :]
 
 
-def act(rule, request, content, put):
-    """Does what the rule says with a reply; `put` writes one line or event."""
+def act(rule, request, content, put, flow):
+    """Does what the rule says with a reply; `put` writes one line or event, `flow` a part of one."""
     for item in rule.get("before", []):
         if isinstance(item, (int, float)):
             time.sleep(item)
@@ -206,9 +209,14 @@ def act(rule, request, content, put):
             put(with_id(item, request["id"]))
     if rule.get("hang"):
         threading.Event().wait()
-    if "cut" in rule or "exit" not in rule:
+    if "flood" in rule:
+        for _ in range(0, rule["flood"], 1 << 20):
+            flow(b"x" * (1 << 20))
+    elif "cut" in rule or "exit" not in rule:
         for _ in range(2 if rule.get("twice") else 1):
             put(content, rule.get("cut", 1), *rule.get("drip", ()))
+    for item in rule.get("after", []):
+        put(with_id(item, request["id"]))
     if "exit" in rule or "cut" in rule:
         put(None)
 
@@ -234,7 +242,7 @@ def serve_stdio(server):
                 for piece in pieces(line + b"\n", part, *drip):
                     write(1, piece)
 
-        act(rule, request, content, put)
+        act(rule, request, content, put, lambda part: write(1, part))
 
     for line in sys.stdin.buffer:
         try:
@@ -287,19 +295,26 @@ def serve_http(server, port_file):
             if stream:
                 kind = {"Content-Type": "text/event-stream", "Connection": "close"}
             else:
-                kind = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+                kind = {"Content-Type": "application/json", "Content-Length": str(rule.get("flood", len(content)))}
+
+            def begin():
+                if not begun:
+                    begun.append(self.head(rule.get("status", 200), {**kind, **more}))
+
+            def flow(part):
+                begin()
+                self.wfile.write(part)
 
             def put(line, part=1, *drip):
                 if line is None:
                     self.close_connection = True
                     return os._exit(rule["exit"]) if "exit" in rule else None
-                if not begun:
-                    begun.append(self.head(rule.get("status", 200), {**kind, **more}))
+                begin()
                 body = b"event: message\ndata: " + line + b"\n\n" if stream else line
                 for piece in pieces(body, part, *drip):
                     self.wfile.write(piece)
 
-            act(rule, message, content, put)
+            act(rule, message, content, put, flow)
 
     class Quiet(ThreadingHTTPServer):
         daemon_threads = True

@@ -1,0 +1,679 @@
+//! The rows of the fault matrix about what a server says: replies that make no sense, are too
+//! large, do not fit or change, and names. The invariants of [`standing`](crate::standing) hold
+//! throughout.
+
+use crate::faults::{A, B, looping, reads_of_a, two_files, up_by};
+use crate::rig::{Rig, ok, sha256, skill, skill_md, until};
+use crate::standing::{CONTROL, Standing};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Instant;
+
+/// A skill of files `f0`, `f1`, … that hold their own names, with a rule for the read of each.
+fn ruled(rules: &[Value]) -> Value {
+    let name = |n: usize| format!("f{n}");
+    let files = (0..rules.len()).map(|n| (name(n), json!(name(n))));
+    let rules = rules.iter().enumerate().map(|(n, rule)| {
+        let mut rule = rule.clone();
+        rule["method"] = "resources/read".into();
+        rule["uri"] = format!("skill://s/f{n}").into();
+        rule
+    });
+    let files = Value::Object(files.collect());
+    json!({"skills": [skill("s", files)], "rules": rules.collect::<Vec<_>>()})
+}
+
+/// The files of such a skill and what they hold.
+fn named(count: usize) -> Vec<(String, String)> {
+    let file = |n| (format!("lab/s/f{n}"), format!("f{n}"));
+    (0..count).map(file).collect()
+}
+
+fn pairs(files: &[(String, String)]) -> Vec<(&str, &str)> {
+    files.iter().map(|(p, c)| (&**p, &**c)).collect()
+}
+
+/// Each of these rules makes the read of its file fail with EIO, and nothing else; when they are
+/// gone, the files are right. How often the server was asked `skills/get` for it.
+fn each_is_eio(http: bool, rules: &[Value]) -> usize {
+    let mut rig = Rig::new();
+    let mut scene = ruled(rules);
+    rig.scene("lab", scene.clone());
+    up_by(&mut rig, http, &["--timeout", "3"]);
+    let files = named(rules.len());
+    let standing = Standing::begin(&rig, 3.0, &pairs(&files));
+    for ((path, _), rule) in files.iter().zip(rules) {
+        let size = || fs::metadata(rig.path(path)).unwrap().len();
+        let before = size();
+        let got = standing.read(&rig, path);
+        assert_eq!(got, Err("EIO"), "http: {http}, {:.200}", rule.to_string());
+        assert_eq!(size(), before, "F07: stat is unchanged");
+        let reason = rig.refusal("lab", path)["reason"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(!reason.is_empty() && reason.len() < 3000, "{reason}");
+    }
+    assert_eq!(rig.log("lab", "start").len(), 1, "the connection stays");
+    let gets = rig.seen("lab", "skills/get");
+    scene["rules"] = json!([]);
+    rig.scene("lab", scene);
+    standing.end(&rig);
+    gets
+}
+
+/// A reply to the read of a file, with this in place of its result.
+fn replied(result: &str) -> Value {
+    json!({"raw": format!("{{\"jsonrpc\":\"2.0\",\"id\":@ID@,{result}}}")})
+}
+
+fn contents(uri: &str, text: &str) -> String {
+    format!("\"result\":{{\"contents\":[{{\"uri\":\"{uri}\",\"text\":{text}}}]}}")
+}
+
+#[test]
+fn f04_a_reply_that_makes_no_sense_is_eio_and_its_connection_stays() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let mut bad = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":@ID@,{}}}",
+        contents("skill://s/f4", "\"f4\"")
+    );
+    bad.insert(bad.find("f4\"}").unwrap(), '\u{1}');
+    let bytes: Vec<u8> = bad.bytes().map(|b| if b == 1 { 0xff } else { b }).collect();
+    let rules = [
+        replied(&contents("skill://s/f0", "\"\\ud800\"")),
+        replied(&contents("skill://s/f1", "NaN")),
+        replied(&contents("skill://s/f2", &deep)),
+        replied(&format!("\"result\":{{\"x\":{deep}}}")),
+        json!({"raw": {"b64": base64(&bytes)}}),
+        replied("\"result\":null"),
+        replied("\"result\":[]"),
+        replied("\"result\":{\"contents\":{}}"),
+    ];
+    each_is_eio(false, &rules);
+    each_is_eio(true, &rules);
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[test]
+fn f04_a_line_that_is_cut_in_the_middle_of_a_stream_costs_its_own_read_only() {
+    let mut rig = Rig::new();
+    // Half a reply and a line end: what it answers cannot be told.
+    let cut = json!({"raw": "{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{\"contents\":[{\"uri\":", "times": 1});
+    rig.scene("lab", two_files());
+    rig.up_beside_control(&["lab"], "2", &[]);
+    let standing = Standing::begin(&rig, 2.0, &[A, B]);
+    rig.scene("lab", reads_of_a(&[cut]));
+    assert_eq!(standing.read(&rig, A.0), Err("EIO"), "at once");
+    assert_eq!(standing.read(&rig, B.0), ok(B.1));
+    // Half a reply without its beginning: whom it answers cannot be told.
+    rig.scene(
+        "lab",
+        ruled(&[json!({"raw": "\"id\":@ID@,\"result\":{}}"})]),
+    );
+    rig.ask(&["refresh", "lab"]);
+    let status = rig.server("lab");
+    assert_eq!(status["connection"]["noise"], 0, "{status:#}");
+    assert_eq!(rig.cat("lab/s/f0"), Err("ETIMEDOUT"));
+    assert_eq!(rig.server("lab")["connection"]["noise"], 1);
+    rig.scene("lab", two_files());
+    standing.end(&rig);
+}
+
+#[test]
+fn f06_a_bit_that_differs_is_eio_after_one_read_and_one_get() {
+    for http in [false, true] {
+        let gets = each_is_eio(http, &[json!({"serve": "f1"})]);
+        assert_eq!(gets, 1, "http: {http}");
+    }
+}
+
+#[test]
+fn f07_another_size_is_eio_and_stat_stays() {
+    let huge = json!({"serve": {"fill": "f3", "size": 1 << 20}});
+    let rules = [
+        json!({"serve": "f"}),
+        json!({"serve": "f1 "}),
+        json!({"serve": ""}),
+        huge,
+    ];
+    each_is_eio(false, &rules);
+    each_is_eio(true, &rules);
+}
+
+#[test]
+fn f08_what_changes_between_list_and_read_is_new_content_or_estale_by_what_was_loaded() {
+    let skills = |text: &str| {
+        let each = ["free", "held", "approved"].map(|name| {
+            skill(
+                name,
+                json!({"a": format!("{text} {name}\n"), "b": format!("{text} b of {name}\n")}),
+            )
+        });
+        // A listing that is fresh for long: only a read can find out.
+        json!({"skills": each, "ttlMs": 600_000})
+    };
+    let mut rig = Rig::new();
+    rig.scene("lab", skills("old"));
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let files = ["free", "held", "approved"].map(|name| {
+        let file = |text: &str| (format!("lab/{name}/b"), format!("{text} b of {name}\n"));
+        [file("old"), file("new")]
+    });
+    let files: Vec<_> = files.into_iter().flatten().collect();
+    let standing = Standing::begin(&rig, 5.0, &pairs(&files));
+    assert_eq!(rig.cat("lab/held/a"), ok("old held\n"));
+    rig.approve("lab/approved");
+    rig.scene("lab", skills("new"));
+    // An inode is one digest: who finds out hears of it, and the next one reads what is new.
+    assert_eq!(standing.read(&rig, "lab/free/b"), Err("ESTALE"));
+    assert_eq!(standing.read(&rig, "lab/free/b"), ok("new b of free\n"));
+    assert_eq!(standing.read(&rig, "lab/held/b"), Err("ESTALE"));
+    assert_eq!(
+        standing.read(&rig, "lab/held/b"),
+        Err("ESTALE"),
+        "until it is refreshed"
+    );
+    assert_eq!(rig.skill_status("lab/held")["state"], "changed");
+    assert_eq!(rig.cat("lab/held/a"), ok("old held\n"));
+    assert_eq!(standing.read(&rig, "lab/approved/b"), Err("ESTALE"));
+    assert_eq!(rig.skill_status("lab/approved")["approved"], Value::Null);
+    let gets = rig.log("lab", "request");
+    let gets = gets.iter().filter(|r| r["method"] == "skills/get").count();
+    assert!(gets <= 4, "one for each that found out: {gets}");
+    rig.ask(&["refresh", "lab/held"]);
+    standing.end(&rig);
+}
+
+#[test]
+fn f09_a_flapping_skill_is_whole_old_or_whole_new_or_an_error_and_revives_no_approval() {
+    let body = |c: &str| c.repeat(20_000);
+    let scene = |c: &str| json!({"skills": [skill("s", json!({"f": body(c), "g": body(c)})), skill("kept", json!({"f": body(c)}))]});
+    let mut rig = Rig::with_limit(90 + looping().as_secs());
+    rig.scene("lab", scene("a"));
+    rig.up_beside_control(&["lab"], "5", &["--hold", "none"]);
+    let right = [
+        ("lab/s/f", body("b")),
+        ("lab/s/f", body("a")),
+        ("lab/kept/f", body("b")),
+        ("lab/kept/f", body("a")),
+    ];
+    let right: Vec<(&str, &str)> = right.iter().map(|(p, c)| (*p, &**c)).collect();
+    let standing = Standing::begin(&rig, 5.0, &right);
+    let set = rig.set("lab/kept");
+    rig.approve("lab/kept");
+    let (start, lists) = (Instant::now(), rig.seen("lab", "skills/list"));
+    let (mut got, mut flips) = (BTreeSet::new(), 0);
+    while start.elapsed() < looping() {
+        rig.scene("lab", scene(["b", "a"][flips % 2]));
+        flips += 1;
+        let _ = rig.ls("lab");
+        for _ in 0..2 {
+            match standing.read(&rig, "lab/s/f") {
+                Ok(text) => got.insert(text[..1].to_owned()),
+                Err(e) => {
+                    assert!(["ESTALE", "EIO"].contains(&e), "{e}");
+                    got.insert(e.to_owned())
+                }
+            };
+        }
+    }
+    let took = start.elapsed().as_secs_f64();
+    let asked = (rig.seen("lab", "skills/list") - lists) as f64;
+    assert!(flips > 10 && got.len() > 1, "{flips} changes, {got:?}");
+    assert!(asked <= took + 2.0, "{asked} listings in {took} s");
+    rig.scene("lab", scene("b"));
+    rig.seen_as("lab/kept", "ended", |s| s["approved"].is_null());
+    rig.scene("lab", scene("a"));
+    rig.seen_as("lab/kept", "as approved", |s| s["set"] == set.as_str());
+    assert_eq!(
+        rig.skill_status("lab/kept")["approved"],
+        Value::Null,
+        "A, B, A"
+    );
+    standing.end(&rig);
+}
+
+#[test]
+fn f10_answers_to_nobody_twice_or_of_an_odd_id_are_dropped_and_none_is_crossed() {
+    const FILES: usize = 400;
+    let files: Vec<(String, String)> = (0..FILES)
+        .map(|n| (format!("f{n}"), format!("content of {n}\n")))
+        .collect();
+    let map: serde_json::Map<_, _> = files
+        .iter()
+        .map(|(name, text)| (name.clone(), json!(text)))
+        .collect();
+    let odd = |id: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"contents\":[{{\"uri\":\"skill://s/f1\",\"text\":\"wrong\"}}]}}}}"
+        )
+    };
+    let before = ["999999", "\"odd\"", "null", "1.5", "[]", "-1"].map(odd);
+    let rules = json!([
+        {"method": "resources/read", "twice": true, "before": before},
+        {"method": "skills/list", "twice": true},
+    ]);
+    for http in [false, true] {
+        let mut rig = Rig::new();
+        let scene = json!({"skills": [skill("s", Value::Object(map.clone()))], "rules": rules, "sse": http});
+        rig.scene("lab", scene);
+        up_by(&mut rig, http, &["--timeout", "20"]);
+        let right: Vec<_> = files
+            .iter()
+            .map(|(name, text)| (format!("lab/s/{name}"), text.clone()))
+            .collect();
+        let standing = Standing::begin(&rig, 20.0, &pairs(&right[..3]));
+        std::thread::scope(|scope| {
+            for part in files.chunks(FILES / 16) {
+                let rig = &rig;
+                scope.spawn(move || {
+                    for (name, text) in part {
+                        let got = fs::read_to_string(rig.path(&format!("lab/s/{name}"))).unwrap();
+                        assert_eq!(got, *text, "{name}");
+                    }
+                });
+            }
+        });
+        assert_eq!(rig.log("lab", "start").len(), 1);
+        assert_eq!(rig.reads("lab").values().sum::<usize>(), FILES, "one each");
+        standing.end(&rig);
+    }
+}
+
+#[test]
+fn f10_one_uri_listed_twice_is_one_skill_or_none_and_never_a_mix() {
+    let mut rig = Rig::new();
+    let again = |text: &str| {
+        let (uri, md) = ("skill://s/SKILL.md", skill_md("s"));
+        let row = |uri: &str, text: &str| json!({"uri": uri, "digest": format!("sha256:{}", sha256(text.as_bytes())), "size": text.len()});
+        json!({"uri": uri, "frontmatter": {"name": "s", "description": "A scripted skill"},
+            "resources": [row(uri, &md), row("skill://s/a.txt", text), row("skill://s/b.txt", "b\n")]})
+    };
+    let mut scene = two_files();
+    scene["entries"] = json!([again("a\n"), again("other\n")]);
+    rig.scene("lab", scene);
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1), "skills/get decides");
+    assert_eq!(rig.seen("lab", "skills/get"), 1);
+    standing.end(&rig);
+}
+
+#[test]
+fn f11_endless_pages_end_and_what_came_is_served() {
+    for cursors in ["repeat", "endless"] {
+        let mut rig = Rig::new();
+        let mut scene = two_files();
+        scene["cursors"] = cursors.into();
+        rig.scene("lab", scene);
+        rig.up_beside_control(&["lab"], "5", &[]);
+        let standing = Standing::begin(&rig, 5.0, &[A, B]);
+        assert_eq!(rig.server("lab")["listing"], "truncated", "{cursors}");
+        assert_eq!(standing.read(&rig, A.0), ok(A.1), "{cursors}");
+        let asked = rig.seen("lab", "skills/list");
+        assert!(asked <= 40, "{cursors}: {asked} pages");
+        rig.scene("lab", two_files());
+        standing.end(&rig);
+    }
+}
+
+#[test]
+fn f12_hostile_names_are_declined_or_mapped_and_never_leave_the_label() {
+    let names = [
+        "..",
+        ".",
+        "%2e%2e",
+        "%2E%2E/x",
+        "..%2fx",
+        "a%2fb",
+        "a%00b",
+        "%00",
+        "",
+        "a//b",
+        "a/../b",
+        "/etc",
+        "a%0ab",
+        "a%1bb",
+        "%ff",
+        "a%",
+        "a%zz",
+        "C%3A",
+        "con",
+        "a%5cb",
+        "%E2%80%AEtxt",
+        "%E2%80%8B",
+        "caf%C3%A9",
+        "cafe%CC%81",
+        "README.md",
+        ".mount-skills",
+        "SKILL.md",
+        "n%20n",
+        "%2520",
+        "+",
+        "[x]",
+        "x|y",
+        ":",
+    ];
+    let long = "n".repeat(256);
+    let names: Vec<&str> = names.into_iter().chain([&*long]).collect();
+    let digest = format!("sha256:{}", sha256(b"x"));
+    let entries: Vec<Value> = names.iter().map(|name| {
+        let uri = format!("skill://{name}/SKILL.md");
+        let last = name.rsplit('/').next().unwrap();
+        let last = percent_encoding::percent_decode_str(last).decode_utf8_lossy().into_owned();
+        json!({"uri": uri, "frontmatter": {"name": last, "description": "d"}, "resources": [{"uri": uri, "digest": digest, "size": 1}]})
+    }).collect();
+    let mut rig = Rig::new();
+    let mut scene = two_files();
+    scene["entries"] = entries.clone().into();
+    rig.scene("lab", scene);
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    let status = rig.server("lab");
+    let list = |key: &str| {
+        let rows = status[key].as_array().unwrap();
+        rows.iter()
+            .map(|r| r["uri"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (shown, declined) = (list("skills"), list("declined"));
+    assert_eq!(
+        shown.len() + declined.len(),
+        names.len() + 1,
+        "each once: {shown:?} {declined:?}"
+    );
+    assert!(
+        shown.len() > 10 && declined.len() > 10,
+        "{shown:?} {declined:?}"
+    );
+    let top = rig.ls("").unwrap();
+    assert_eq!(
+        top,
+        [".mount-skills", "README.md", CONTROL, "lab"],
+        "nothing outside the label"
+    );
+    let find = rig.sh("find $M/lab -mindepth 1 -printf '%P\\0'").good();
+    let paths: Vec<&str> = find.split_terminator('\0').collect();
+    let distinct: BTreeSet<&&str> = paths.iter().collect();
+    assert_eq!(distinct.len(), paths.len());
+    let mds = paths.iter().filter(|p| p.ends_with("/SKILL.md")).count();
+    assert!(mds >= shown.len(), "{paths:?}");
+    let bad = |p: &&&str| {
+        p.split('/')
+            .any(|n| matches!(n, "" | "." | "..") || n.chars().any(char::is_control))
+    };
+    assert_eq!(paths.iter().find(bad), None);
+    standing.end(&rig);
+}
+
+/// A label with `a.txt` and `b.txt` whose scene is changed, and what it comes to.
+struct Faulty {
+    rig: Rig,
+    standing: Standing,
+}
+
+impl Faulty {
+    fn up(http: bool, timeout: &str) -> Self {
+        let mut rig = Rig::new();
+        rig.scene("lab", two_files());
+        up_by(&mut rig, http, &["--timeout", timeout]);
+        let standing = Standing::begin(&rig, timeout.parse().unwrap(), &[A, B]);
+        Self { rig, standing }
+    }
+
+    /// The server lists this from now on; looks at the label until its status is as wanted.
+    #[track_caller]
+    fn relist(&self, scene: Value, what: &str, seconds: f64, is: impl Fn(&Value) -> bool) {
+        self.rig.scene("lab", scene);
+        until(what, seconds, || {
+            let _ = self.rig.ls("lab");
+            is(&self.rig.server("lab"))
+        });
+    }
+
+    fn end(self) {
+        self.rig.scene("lab", two_files());
+        self.standing.end(&self.rig);
+    }
+}
+
+/// A listing that holds the skill of `a.txt` and `b.txt`, and then this JSON text many times over.
+fn crowd(item: &str, count: usize) -> Value {
+    let good = entry_of("s", &[("a.txt", "a\n"), ("b.txt", "b\n")]);
+    let start = format!("{{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{{\"skills\":[{good}");
+    let item = format!(",{item}");
+    let fill = json!({"fill": item, "size": item.len() * count});
+    let mut scene = two_files();
+    scene["rules"] = json!([{"method": "skills/list", "raw": [start, fill, "]}}"]}]);
+    scene
+}
+
+/// The entry of a skill with the SKILL.md that a scripted server makes up, and these files.
+fn entry_of(name: &str, files: &[(&str, &str)]) -> Value {
+    let md = ("SKILL.md", &*skill_md(name));
+    let rows = std::iter::once(&md).chain(files).map(|(file, text)| {
+        let digest = format!("sha256:{}", sha256(text.as_bytes()));
+        json!({"uri": format!("skill://{name}/{file}"), "digest": digest, "size": text.len()})
+    });
+    json!({"uri": format!("skill://{name}/SKILL.md"), "resources": rows.collect::<Vec<_>>(),
+        "frontmatter": {"name": name, "description": "A scripted skill"}})
+}
+
+#[test]
+fn f05_a_reply_of_a_gibibyte_is_cut_off_and_takes_no_neighbour_with_it() {
+    for http in [false, true] {
+        let faulty = Faulty::up(http, "30");
+        let (rig, standing) = (&faulty.rig, &faulty.standing);
+        rig.scene("lab", reads_of_a(&[json!({"flood": 1 << 30})]));
+        let got = standing.read(rig, A.0);
+        // Over stdio whatever follows is part of the same line: the process is given up.
+        let want: &[&str] = if http {
+            &["EIO"]
+        } else {
+            &["EIO", "EHOSTDOWN"]
+        };
+        assert!(got.as_ref().is_err_and(|e| want.contains(e)), "{got:?}");
+        until("the reason", 10.0, || {
+            let status = rig.server("lab").to_string();
+            ["128 MiB", "134217728 bytes"]
+                .iter()
+                .any(|w| status.contains(w))
+        });
+        faulty.end();
+    }
+}
+
+#[test]
+fn f05_a_million_entries_are_not_held() {
+    // The smallest entries there are take many times their text once they are held.
+    let empty = ("{}", 1_000_000);
+    let numbers = ("5", 30_000_000);
+    for (http, (item, count)) in [(false, empty), (true, empty), (false, numbers)] {
+        let faulty = Faulty::up(http, "20");
+        let (rig, standing) = (&faulty.rig, &faulty.standing);
+        faulty.relist(crowd(item, count), "a word on it", 60.0, |s| {
+            let reason = s["reason"].as_str().unwrap_or_default();
+            reason.contains("more than 100000 items")
+        });
+        assert_eq!(standing.read(rig, A.0), ok(A.1), "what is held: {item}");
+        assert_eq!(rig.ls("lab").unwrap(), ["s"], "{item}");
+        faulty.end();
+    }
+}
+
+#[test]
+fn f05_a_skill_whose_frontmatter_is_of_64_mib_is_declined_or_left_out() {
+    let big = |value: &str, close: &str, size: usize| {
+        let good = entry_of("s", &[("a.txt", "a\n"), ("b.txt", "b\n")]);
+        let start = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{{\"skills\":[{good},{{\"uri\":\"skill://t/SKILL.md\",\"frontmatter\":{{\"name\":\"t\",\"description\":"
+        );
+        let fill = json!({"fill": value, "size": size});
+        let rows = "\"resources\":[]}]}}";
+        let (open, close) = close.split_at(1);
+        let mut scene = two_files();
+        scene["rules"] =
+            json!([{"method": "skills/list", "raw": [start, open, fill, close, "},", rows]}]);
+        scene
+    };
+    let cases = [
+        big("x", "\"\"", 64 << 20),
+        big("x", "\"\"", 40 << 20),
+        big("1,", "[1]", 40 << 20),
+        big("[],", "[1]", 30 << 20),
+    ];
+    for (n, scene) in cases.into_iter().enumerate() {
+        let faulty = Faulty::up(n == 0, "20");
+        let (rig, standing) = (&faulty.rig, &faulty.standing);
+        faulty.relist(scene, "a word on it", 60.0, |s| {
+            let reason = s["reason"].as_str().unwrap_or_default();
+            let of_t = s["declined"].to_string().contains("more than 4 MiB");
+            of_t || reason.contains("more than 64 MiB")
+        });
+        assert!(
+            rig.server("lab").to_string().len() < 1 << 16,
+            "the status is short"
+        );
+        assert_eq!(standing.read(rig, A.0), ok(A.1), "case {n}");
+        faulty.end();
+    }
+}
+
+#[test]
+fn f04_nesting_without_end_costs_one_entry_or_one_reply_wherever_it_is() {
+    for http in [false, true] {
+        let faulty = Faulty::up(http, "3");
+        let (rig, standing) = (&faulty.rig, &faulty.standing);
+        let half = |fill: &str| json!({"fill": fill, "size": 100_000});
+        let nested = json!([half("["), half("]")]);
+        let good = entry_of("s", &[("a.txt", "a\n"), ("b.txt", "b\n")]);
+        let listed = |entry: Vec<Value>| {
+            let start = "{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{\"skills\":[";
+            let parts = [
+                vec![json!(start), json!(good.to_string()), json!(",")],
+                entry,
+            ];
+            let mut scene = two_files();
+            let raw = [parts.concat(), vec![json!("]}}")]].concat();
+            scene["rules"] = json!([{"method": "skills/list", "raw": raw}]);
+            scene
+        };
+        let uri = "{\"uri\":\"skill://deep/SKILL.md\",\"frontmatter\":{\"name\":\"deep\",\"description\":\"d\",\"x\":";
+        let rest = json!("},\"resources\":[]}");
+        // In a frontmatter, as a whole entry, and as the rows of one.
+        let places = [
+            vec![json!(uri), nested.clone(), rest],
+            vec![nested.clone()],
+            vec![
+                json!("{\"uri\":\"skill://deep/SKILL.md\",\"resources\":"),
+                nested.clone(),
+                json!("}"),
+            ],
+        ];
+        for (n, place) in places.into_iter().enumerate() {
+            faulty.relist(listed(place), "one that is declined", 20.0, |s| {
+                s["declined"].as_array().unwrap().len() == 1
+            });
+            assert_eq!(standing.read(rig, A.0), ok(A.1), "place {n}");
+            // So that the next one is seen anew.
+            faulty.relist(two_files(), "none", 20.0, |s| s["declined"] == json!([]));
+        }
+        // In the answer to `skills/get`, in an error, and in what nobody asked for.
+        let raw = |start: &str| json!([start, nested, "}"]);
+        let wrong = json!({"method": "resources/read", "serve": "x\n"});
+        let bad = "{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":";
+        let error = "{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"error\":";
+        for start in [bad, error] {
+            let mut scene = two_files();
+            scene["rules"] = json!([{"method": "skills/get", "raw": raw(start)}, wrong]);
+            rig.scene("lab", scene);
+            let before = rig.seen("lab", "skills/get");
+            // A failure is repeated for a second before the server is asked again.
+            until("a get that is answered so", 10.0, || {
+                assert_eq!(standing.read(rig, B.0), Err("EIO"), "{start}");
+                rig.seen("lab", "skills/get") > before
+            });
+        }
+        let notices = ["params", "result", "error", "id"].map(|field| {
+            let start =
+                format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"{field}\":");
+            raw(&start)
+        });
+        let mut scene = two_files();
+        scene["sse"] = http.into();
+        scene["rules"] = json!([{"method": "resources/read", "before": notices}]);
+        rig.scene("lab", scene);
+        until("a read behind notices", 5.0, || {
+            standing.read(rig, B.0) == ok(B.1)
+        });
+        assert_eq!(rig.log("lab", "start").len(), 1, "the connection stays");
+        faulty.end();
+    }
+}
+
+#[test]
+fn f04_a_skill_md_whose_yaml_is_nested_without_end_is_eio() {
+    // As deep as fits, in flow and in block style, and too large to be looked at.
+    let flow = format!("x: {}{}", "[".repeat(30_000), "]".repeat(30_000));
+    let block = (0..350)
+        .map(|n| format!("{}k:\n", " ".repeat(n)))
+        .collect::<String>();
+    let huge = format!("x: {}{}", "{a: ".repeat(100_000), "}".repeat(100_000));
+    let anchors = (1..60)
+        .map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1))
+        .collect::<String>();
+    let anchors = format!("a0: &a0 x\n{anchors}");
+    let mut rig = Rig::new();
+    let mut scene = two_files();
+    for (n, yaml) in [&flow, &block, &huge, &anchors].iter().enumerate() {
+        let name = format!("deep{n}");
+        let text = format!("---\nname: {name}\ndescription: D\n{yaml}\n---\n");
+        let front = json!({"name": name, "description": "D", "x": []});
+        let skill =
+            json!({"path": name, "files": {"SKILL.md": text}, "entry": {"frontmatter": front}});
+        scene["skills"].as_array_mut().unwrap().push(skill);
+    }
+    rig.scene("lab", scene);
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    for n in 0..4 {
+        let path = format!("lab/deep{n}/SKILL.md");
+        assert_eq!(standing.read(&rig, &path), Err("EIO"), "{path}");
+    }
+    standing.end(&rig);
+}
+
+#[test]
+fn f11_pages_of_ever_new_skills_end_and_what_is_held_is_served_meanwhile() {
+    for cursors in ["new", "endless", "repeat"] {
+        let faulty = Faulty::up(false, "5");
+        let (rig, standing) = (&faulty.rig, &faulty.standing);
+        assert_eq!(standing.read(rig, A.0), ok(A.1), "before");
+        let before = rig.seen("lab", "skills/list");
+        let mut scene = two_files();
+        scene["cursors"] = cursors.into();
+        rig.scene("lab", scene);
+        until("pages", 20.0, || {
+            let _ = rig.ls("lab");
+            rig.seen("lab", "skills/list") > before + 1
+        });
+        assert_eq!(
+            standing.read(rig, B.0),
+            ok(B.1),
+            "while they come: {cursors}"
+        );
+        until("their end", 75.0, || {
+            rig.server("lab")["listing"] == "truncated"
+        });
+        let pages = rig.seen("lab", "skills/list") - before;
+        assert!(pages <= 10_000 + 40, "{cursors}: {pages} pages");
+        assert!(!rig.server("lab")["listing_reason"].is_null());
+        faulty.end();
+    }
+}
