@@ -1,5 +1,6 @@
 //! SHA-256 digests as the extension writes them: `sha256:` and 64 lower-case hex digits.
 
+use super::text::Quoted;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
@@ -9,7 +10,7 @@ pub struct Digest([u8; 32]);
 
 /// The text is not `sha256:` followed by 64 lower-case hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("digest {0:?} is not `sha256:` and 64 lower-case hex digits")]
+#[error("digest {} is not `sha256:` and 64 lower-case hex digits", Quoted(.0))]
 pub struct BadDigest(pub String);
 
 impl Digest {
@@ -20,7 +21,7 @@ impl Digest {
 
     /// Reads `sha256:{hex}`; any other algorithm, length or letter case is refused.
     pub fn parse(text: &str) -> Result<Self, BadDigest> {
-        let bad = || BadDigest(text.chars().take(80).collect());
+        let bad = || BadDigest(text.chars().take(120).collect());
         let hex = text.strip_prefix("sha256:").ok_or_else(bad)?;
         Self::parse_hex(hex).ok_or_else(bad)
     }

@@ -9,6 +9,7 @@
 
 use super::digest::{BadDigest, Digest};
 use super::name::{MAX_PATH, NameError, RelPath, SKILL_MD};
+use super::text::Quoted;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -376,7 +377,8 @@ pub struct Declined {
     pub reason: Reason,
 }
 
-/// Why an entry is declined. Texts of the server in it are not escaped here.
+/// Why an entry is declined. The server's names and URIs in it are quoted; what a JSON parser said
+/// of the server's text is not escaped here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// The JSON of the entry is not well-formed, such as a key given twice (HR-43).
@@ -399,7 +401,9 @@ pub enum Reason {
     NoDirectory,
     /// The name and the directory differ (HR-18).
     #[error(
-        "invalid entry: frontmatter name {name:?} differs from the last path segment {segment:?}"
+        "invalid entry: frontmatter name {} differs from the last path segment {}",
+        Quoted(.name),
+        Quoted(.segment)
     )]
     NameDiffers {
         /// `frontmatter.name`.
@@ -417,7 +421,7 @@ pub enum Reason {
     #[error("over the limit: {0} bytes in all, the limit is {MAX_BYTES}")]
     TooManyBytes(u64),
     /// One row of `resources` is invalid.
-    #[error("invalid entry: file {uri:?}: {reason}")]
+    #[error("invalid entry: file {}: {reason}", Quoted(.uri))]
     File {
         /// The row's URI.
         uri: String,
@@ -434,13 +438,13 @@ pub enum Reason {
     #[error("it is listed twice")]
     Twice,
     /// Two URIs that decode to one path.
-    #[error("it has the same path as {0:?}")]
+    #[error("it has the same path as {}", Quoted(.0))]
     SamePath(String),
     /// A path that is both a file and a directory (HR-22).
     #[error("its path is a file and a directory")]
     FileAndDirectory,
     /// Another skill of this server claims the same path under another URI (HR-20).
-    #[error("conflict: {uri:?} and {other:?} would share the path {path:?}")]
+    #[error("conflict: {} and {} would share the path {}", Quoted(.uri), Quoted(.other), Quoted(.path))]
     Conflict {
         /// A URI of this skill.
         uri: String,

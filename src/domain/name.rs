@@ -12,6 +12,7 @@
 //! Absent on purpose: resolving, normalising or re-encoding a URI, and any network meaning of
 //! its authority part.
 
+use super::text::Quoted;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -225,13 +226,13 @@ pub enum NameError {
     #[error("the URI has an empty path segment")]
     Empty,
     /// A segment that decodes to `.` or `..`.
-    #[error("the URI has a path segment {0:?}")]
+    #[error("the URI has a path segment {}", Quoted(.0))]
     Dots(String),
     /// A decoded name with `/`, NUL or a control character.
-    #[error("the decoded name {0:?} has a slash or a control character")]
+    #[error("the decoded name {} has a slash or a control character", Quoted(.0))]
     Unsafe(String),
     /// A name that is not UTF-8 once decoded.
-    #[error("the segment {0:?} does not decode to UTF-8")]
+    #[error("the segment {} does not decode to UTF-8", Quoted(.0))]
     NotUtf8(String),
     /// A name over [`MAX_NAME`] bytes.
     #[error("a name has {0} bytes, the limit is {MAX_NAME}")]
@@ -243,7 +244,7 @@ pub enum NameError {
     #[error("the path has {0} bytes, the limit is {MAX_PATH}")]
     TooLong(usize),
     /// A first segment of a `skill://` URI that would pass for another scheme's directory.
-    #[error("the first segment {0:?} ends in ':', which marks another scheme here")]
+    #[error("the first segment {} ends in ':', which marks another scheme here", Quoted(.0))]
     LooksLikeScheme(String),
 }
 

@@ -5,6 +5,11 @@
 //! terminal, a log or a status file goes through [`printable`]; file names inside the mount do
 //! not, they are byte-exact.
 
+use std::fmt;
+
+/// At most this many characters of a text are quoted, its escapes written out.
+const QUOTED: usize = 100;
+
 /// Whether a character may be shown as it is.
 fn is_plain(c: char) -> bool {
     let hidden = matches!(c,
@@ -13,6 +18,17 @@ fn is_plain(c: char) -> bool {
         | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
     !c.is_control() && !hidden
+}
+
+/// What stands for a character where text is shown.
+fn shown(c: char, out: &mut String) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\t' => out.push_str("\\t"),
+        '\r' => out.push_str("\\r"),
+        c if is_plain(c) => out.push(c),
+        c => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
+    }
 }
 
 /// The text with every control, zero-width, bidirectional and tag character as a visible
@@ -26,15 +42,34 @@ pub fn printable(text: &str, max: usize) -> String {
             out.push_str(&format!("… ({total} characters)"));
             break;
         }
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            c if is_plain(c) => out.push(c),
-            c => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
-        }
+        shown(c, &mut out);
     }
     out
+}
+
+/// A server's text inside a sentence of ours: in quotes, as [`printable`] shows it, and cut short,
+/// so that no text is long enough to push what the sentence says about it out of sight.
+#[derive(Debug, Clone, Copy)]
+pub struct Quoted<'a>(pub &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut out, mut length) = (String::new(), 0);
+        for c in self.0.chars() {
+            let start = out.len();
+            match c {
+                '"' | '\\' => out.extend(['\\', c]),
+                c => shown(c, &mut out),
+            }
+            length += out.get(start..).unwrap_or_default().chars().count();
+            if length > QUOTED {
+                out.truncate(start);
+                out.push('…');
+                break;
+            }
+        }
+        write!(f, "\"{out}\"")
+    }
 }
 
 /// A name as one word of a shell command that a person may paste: safe to show, and quoted where
@@ -55,6 +90,23 @@ mod tests {
             printable(text, 100),
             "a\\u{1b}[31m\\u{202e}b\\u{e0041}\\u{200b}é\\n"
         );
+    }
+
+    #[test]
+    fn hr_114_a_quoted_text_is_escaped_once_and_never_longer_than_its_limit() {
+        assert_eq!(
+            Quoted("a\"\\\u{202e}é\n").to_string(),
+            r#""a\"\\\u{202e}é\n""#
+        );
+        for c in ['x', '"', '\u{202e}', '\u{3164}', '\u{e0041}', 'é'] {
+            for length in [99, 100, 101, 5000] {
+                let quoted = Quoted(&String::from(c).repeat(length)).to_string();
+                assert!(quoted.chars().count() <= QUOTED + 3, "{quoted}");
+                assert_eq!(printable(&quoted, 500), quoted, "nothing is left to escape");
+            }
+        }
+        assert!(!Quoted(&"x".repeat(100)).to_string().contains('…'));
+        assert!(Quoted(&"x".repeat(101)).to_string().ends_with("…\""));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! and again with growing gaps while it has not come whole.
 
 use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces};
-use super::wire::{self, DirChild};
+use super::wire::{self, DirChild, Next};
 use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
 use crate::domain::manifest::{Declined, Entry, Reason};
 use crate::domain::text::printable;
@@ -519,7 +519,11 @@ impl Shared {
             let listed = |e: &Result<Entry, Declined>| e.as_ref().map_or(1, |e| e.files().len());
             files += page.entries.iter().map(listed).sum::<usize>();
             page.entries.into_iter().for_each(|e| found.add(e));
-            let Some(next) = page.next else { break None };
+            let next = match page.next {
+                Next::Cursor(next) => next,
+                Next::End => break None,
+                Next::Odd => break Some(format!("nextCursor of page {pages} is no text")),
+            };
             if !cursors.insert(next.clone()) {
                 break Some(format!("the server repeated a cursor after {pages} pages"));
             }
@@ -780,11 +784,13 @@ impl Source for Shared {
                 }
                 children.extend(page.children);
                 match page.next {
-                    // A page limit and a repeated cursor end it with what came (HR-54).
-                    Some(next) if cursors.len() < MAX_DIR_PAGES && cursors.insert(next.clone()) => {
+                    // A page limit, a repeated and an odd cursor end it with what came (HR-54).
+                    Next::Cursor(next)
+                        if cursors.len() < MAX_DIR_PAGES && cursors.insert(next.clone()) =>
+                    {
                         cursor = Some(next);
                     }
-                    _ => return Ok(children),
+                    Next::Cursor(_) | Next::End | Next::Odd => return Ok(children),
                 }
             }
         })

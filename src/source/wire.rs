@@ -6,7 +6,7 @@
 use super::SourceError;
 use crate::domain::manifest::{Declined, Entry, Reason};
 use crate::domain::name::{MAX_PATH, RelPath};
-use crate::domain::text::printable;
+use crate::domain::text::Quoted;
 use crate::domain::verify::Untrusted;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -34,10 +34,30 @@ const MAX_ITEMS: usize = 100_000;
 pub(super) struct Page {
     /// Each entry, valid or not.
     pub(super) entries: Vec<Result<Entry, Declined>>,
-    /// The cursor of the next page; may be empty text.
-    pub(super) next: Option<String>,
+    pub(super) next: Next,
     /// How long the listing holds, as the server sees it (HR-51).
     pub(super) ttl: Duration,
+}
+
+/// What comes after a page.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing.
+    End,
+    /// The page with this cursor; it may be empty text.
+    Cursor(String),
+    /// Something that no cursor can be: what comes after is out of reach, this page is not.
+    Odd,
+}
+
+impl Next {
+    fn of(raw: Option<&RawValue>) -> Self {
+        match raw.map(|raw| serde_json::from_str(raw.get())) {
+            None => Self::End,
+            Some(Ok(cursor)) => Self::Cursor(cursor),
+            Some(Err(_)) => Self::Odd,
+        }
+    }
 }
 
 /// What every result has.
@@ -56,7 +76,10 @@ impl Head<'_> {
         match self.result_type.as_deref() {
             None | Some("complete") => Ok(()),
             Some("input_required" | "inputRequired") => Err(SourceError::NeedsInput),
-            Some(other) => Err(malformed(format!("resultType {} is unknown", shown(other)))),
+            Some(other) => Err(malformed(format!(
+                "resultType {} is unknown",
+                Quoted(other)
+            ))),
         }
     }
 
@@ -72,11 +95,6 @@ impl Head<'_> {
 
 fn malformed(why: impl fmt::Display) -> SourceError {
     SourceError::Malformed(why.to_string())
-}
-
-/// A server's text in a reason: it may be of 128 MiB.
-fn shown(text: &str) -> String {
-    format!("\"{}\"", printable(text, 200))
 }
 
 /// A list of at most `MAX` items. A longer one ends the reading before its items are held.
@@ -116,8 +134,8 @@ pub(super) fn list_page(raw: &str) -> Result<Page, SourceError> {
     struct Body<'a> {
         #[serde(borrow, deserialize_with = "bounded::<MAX_ITEMS, _, _>")]
         skills: Vec<&'a RawValue>,
-        #[serde(default)]
-        next_cursor: Option<String>,
+        #[serde(borrow, default)]
+        next_cursor: Option<&'a RawValue>,
     }
     if raw.len() > MAX_PAGE {
         let (len, most) = (raw.len(), MAX_PAGE >> 20);
@@ -134,7 +152,7 @@ pub(super) fn list_page(raw: &str) -> Result<Page, SourceError> {
             .into_iter()
             .map(|raw| entry(raw.get()))
             .collect(),
-        next: body.next_cursor,
+        next: Next::of(body.next_cursor),
         ttl: head.ttl(),
     })
 }
@@ -157,8 +175,8 @@ pub(super) fn get_result(raw: &str, uri: &str) -> Result<Result<Entry, Declined>
     if got != Some(uri) {
         return Err(malformed(format!(
             "skills/get of {} answered with the entry of {}",
-            shown(uri),
-            got.map_or_else(|| "nobody".to_owned(), shown)
+            Quoted(uri),
+            got.map_or_else(|| "no URI".to_owned(), |got| Quoted(got).to_string())
         )));
     }
     Ok(entry)
@@ -240,8 +258,8 @@ pub(super) fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, 
     if item.uri != uri {
         return Err(malformed(format!(
             "expected contents of {}, found {}",
-            shown(uri),
-            shown(&item.uri)
+            Quoted(uri),
+            Quoted(&item.uri)
         )));
     }
     match (item.text, item.blob) {
@@ -264,8 +282,7 @@ pub(super) struct DirPage {
     pub(super) children: Vec<DirChild>,
     /// How many cannot: not direct children of the directory, or without a safe name.
     pub(super) dropped: usize,
-    /// The cursor of the next page.
-    pub(super) next: Option<String>,
+    pub(super) next: Next,
 }
 
 /// A child of a directory resource, as the server shows it now.
@@ -295,8 +312,8 @@ pub(super) fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceErro
     struct Body<'a> {
         #[serde(borrow, deserialize_with = "bounded::<MAX_ITEMS, _, _>")]
         resources: Vec<&'a RawValue>,
-        #[serde(default)]
-        next_cursor: Option<String>,
+        #[serde(borrow, default)]
+        next_cursor: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -329,7 +346,7 @@ pub(super) fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceErro
     Ok(DirPage {
         dropped: total - children.len(),
         children,
-        next: body.next_cursor,
+        next: Next::of(body.next_cursor),
     })
 }
 
@@ -407,7 +424,10 @@ impl<'de> Visitor<'de> for Strict {
         while let Some(key) = map.next_key::<String>()? {
             let value = map.next_value_seed(deeper)?;
             if out.contains_key(&key) {
-                return Err(A::Error::custom(format!("key {key:?} is given twice")));
+                return Err(A::Error::custom(format!(
+                    "key {} is given twice",
+                    Quoted(&key)
+                )));
             }
             out.insert(key, value);
         }
@@ -451,7 +471,7 @@ mod tests {
         let page = list_page(&raw).unwrap();
         assert_eq!(page.entries.iter().filter(|e| e.is_ok()).count(), 9);
         assert_eq!(page.entries.len(), 14);
-        assert_eq!(page.next.as_deref(), Some(""));
+        assert_eq!(page.next, Next::Cursor(String::new()));
         assert_eq!(page.ttl, Duration::from_millis(1500));
         let reasons: Vec<String> = page
             .entries
@@ -487,7 +507,11 @@ mod tests {
                 "{odd}"
             );
         }
-        assert!(page(r#","nextCursor":null"#).unwrap().next.is_none());
+        let next = |cursor| page(&format!(r#","nextCursor":{cursor}"#)).unwrap().next;
+        assert_eq!(next("null"), Next::End);
+        for odd in ["2", "{}", "[\"a\"]", "true", r#""\ud800""#] {
+            assert_eq!(next(odd), Next::Odd, "{odd}");
+        }
         assert!(matches!(list_page("[]"), Err(SourceError::Malformed(_))));
         assert!(matches!(
             list_page(r#"{"skills":{}}"#),
@@ -531,7 +555,7 @@ mod tests {
                 ("acme/x.md", ChildKind::File)
             ]
         );
-        assert_eq!((page.dropped, page.next.as_deref()), (7, Some("n")));
+        assert_eq!((page.dropped, page.next), (7, Next::Cursor("n".into())));
         assert!(directory_page("{}", "skill://acme").is_err());
     }
 

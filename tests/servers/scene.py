@@ -40,6 +40,14 @@ def plain_frontmatter(skill_md):
     return {k.strip(): v.strip() for k, v in pairs}
 
 
+def copies(files):
+    for path, file in files.items():
+        if isinstance(file, dict) and "times" in file:
+            yield from ((f"{path}-{n}", file) for n in range(file["times"]))
+        else:
+            yield path, file
+
+
 class Scene:
     """A parsed scene: entries, and the DATA and options behind each URI; bytes are made when asked for."""
 
@@ -57,7 +65,7 @@ class Scene:
         files = {"SKILL.md": f"---\nname: {name}\ndescription: A scripted skill\n---\n\nBody of {name}.\n"}
         files.update(skill.get("files", {}))
         rows = []
-        for path, file in files.items():
+        for path, file in copies(files):
             options = file if isinstance(file, dict) else {}
             content = data(file)
             file_uri = options.get("uri", f"{folder}/{quote(path)}")

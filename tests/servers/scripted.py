@@ -37,6 +37,7 @@ FILE: a DATA, or a DATA object that also has
   listed        false: readable, but not in entry.resources
   as            "blob": never sent as text
   mime          its mimeType
+  times         so many files of this content, at PATH-0, PATH-1, ...
 DATA: "text" | {"text": ""} | {"b64": ""} | {"fill": "x", "size": bytes} | [DATA, one after the other]
 
 RULE: matches by whichever it has of method, uri, cursor, process (1 is the first started with this
