@@ -188,8 +188,49 @@ fn f08_what_changes_between_list_and_read_is_new_content_or_estale_by_what_was_l
     assert_eq!(rig.skill_status("lab/approved")["approved"], Value::Null);
     let gets = rig.log("lab", "request");
     let gets = gets.iter().filter(|r| r["method"] == "skills/get").count();
-    assert!(gets <= 4, "one for each that found out: {gets}");
+    assert_eq!(gets, 3, "one for each that found out");
     rig.ask(&["refresh", "lab/held"]);
+    standing.end(&rig);
+}
+
+#[test]
+fn f08_where_approval_is_asked_for_a_change_that_a_read_finds_ends_it() {
+    let scene = |text: &str| json!({"skills": [skill("s", json!({"a": text, "b": format!("b {text}")}))], "ttlMs": 600_000});
+    let mut rig = Rig::new();
+    rig.scene("lab", scene("old\n"));
+    rig.scene(CONTROL, crate::standing::control());
+    rig.up(&["lab", CONTROL], &["--timeout", "5", "--approval", "each"]);
+    rig.approve("lab/s");
+    rig.approve(&format!("{CONTROL}/c"));
+    let right = [
+        ("lab/s/a", "old\n"),
+        ("lab/s/b", "b old\n"),
+        ("lab/s/a", "new\n"),
+        ("lab/s/b", "b new\n"),
+    ];
+    let standing = Standing::begin(&rig, 5.0, &right);
+    assert_eq!(standing.read(&rig, "lab/s/a"), ok("old\n"));
+    rig.scene("lab", scene("new\n"));
+    let lists = rig.seen("lab", "skills/list");
+    assert_eq!(standing.read(&rig, "lab/s/b"), Err("ESTALE"));
+    for file in ["lab/s/a", "lab/s/b"] {
+        assert_eq!(
+            standing.read(&rig, file),
+            Err("ESTALE"),
+            "{file}: the approval has ended"
+        );
+    }
+    assert_eq!(
+        rig.seen("lab", "skills/list"),
+        lists,
+        "by a read, not by a listing"
+    );
+    assert_eq!(rig.seen("lab", "skills/get"), 1);
+    assert_eq!(
+        rig.skill_status("lab/s")["state"],
+        "changed, needs-approval"
+    );
+    rig.approve("lab/s");
     standing.end(&rig);
 }
 
