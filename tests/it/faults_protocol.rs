@@ -6,9 +6,10 @@ use crate::faults::{A, B, looping, reads_of_a, two_files, up_by};
 use crate::rig::{Rig, ok, sha256, skill, skill_md, until};
 use crate::standing::{CONTROL, Standing};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A skill of files `f0`, `f1`, … that hold their own names, with a rule for the read of each.
 fn ruled(rules: &[Value]) -> Value {
@@ -56,6 +57,8 @@ fn each_is_eio(http: bool, rules: &[Value]) -> usize {
         assert!(!reason.is_empty() && reason.len() < 3000, "{reason}");
     }
     assert_eq!(rig.log("lab", "start").len(), 1, "the connection stays");
+    let reads: Vec<usize> = rig.reads("lab").into_values().collect();
+    assert_eq!(reads, vec![1; rules.len()], "one read of each");
     let gets = rig.seen("lab", "skills/get");
     scene["rules"] = json!([]);
     rig.scene("lab", scene);
@@ -185,105 +188,50 @@ fn f08_what_changes_between_list_and_read_is_new_content_or_estale_by_what_was_l
     assert_eq!(rig.skill_status("lab/approved")["approved"], Value::Null);
     let gets = rig.log("lab", "request");
     let gets = gets.iter().filter(|r| r["method"] == "skills/get").count();
-    assert!(gets <= 4, "one for each that found out: {gets}");
+    assert_eq!(gets, 3, "one for each that found out");
     rig.ask(&["refresh", "lab/held"]);
     standing.end(&rig);
 }
 
 #[test]
-fn f09_a_flapping_skill_is_whole_old_or_whole_new_or_an_error_and_revives_no_approval() {
-    let body = |c: &str| c.repeat(20_000);
-    let scene = |c: &str| json!({"skills": [skill("s", json!({"f": body(c), "g": body(c)})), skill("kept", json!({"f": body(c)}))]});
-    let mut rig = Rig::with_limit(90 + looping().as_secs());
-    rig.scene("lab", scene("a"));
-    rig.up_beside_control(&["lab"], "5", &["--hold", "none"]);
+fn f08_where_approval_is_asked_for_a_change_that_a_read_finds_ends_it() {
+    let scene = |text: &str| json!({"skills": [skill("s", json!({"a": text, "b": format!("b {text}")}))], "ttlMs": 600_000});
+    let mut rig = Rig::new();
+    rig.scene("lab", scene("old\n"));
+    rig.scene(CONTROL, crate::standing::control());
+    rig.up(&["lab", CONTROL], &["--timeout", "5", "--approval", "each"]);
+    rig.approve("lab/s");
+    rig.approve(&format!("{CONTROL}/c"));
     let right = [
-        ("lab/s/f", body("b")),
-        ("lab/s/f", body("a")),
-        ("lab/kept/f", body("b")),
-        ("lab/kept/f", body("a")),
+        ("lab/s/a", "old\n"),
+        ("lab/s/b", "b old\n"),
+        ("lab/s/a", "new\n"),
+        ("lab/s/b", "b new\n"),
     ];
-    let right: Vec<(&str, &str)> = right.iter().map(|(p, c)| (*p, &**c)).collect();
     let standing = Standing::begin(&rig, 5.0, &right);
-    let set = rig.set("lab/kept");
-    rig.approve("lab/kept");
-    let (start, lists) = (Instant::now(), rig.seen("lab", "skills/list"));
-    let (mut got, mut flips) = (BTreeSet::new(), 0);
-    while start.elapsed() < looping() {
-        rig.scene("lab", scene(["b", "a"][flips % 2]));
-        flips += 1;
-        let _ = rig.ls("lab");
-        for _ in 0..2 {
-            match standing.read(&rig, "lab/s/f") {
-                Ok(text) => got.insert(text[..1].to_owned()),
-                Err(e) => {
-                    assert!(["ESTALE", "EIO"].contains(&e), "{e}");
-                    got.insert(e.to_owned())
-                }
-            };
-        }
+    assert_eq!(standing.read(&rig, "lab/s/a"), ok("old\n"));
+    rig.scene("lab", scene("new\n"));
+    let lists = rig.seen("lab", "skills/list");
+    assert_eq!(standing.read(&rig, "lab/s/b"), Err("ESTALE"));
+    for file in ["lab/s/a", "lab/s/b"] {
+        assert_eq!(
+            standing.read(&rig, file),
+            Err("ESTALE"),
+            "{file}: the approval has ended"
+        );
     }
-    let took = start.elapsed().as_secs_f64();
-    let asked = (rig.seen("lab", "skills/list") - lists) as f64;
-    assert!(flips > 10 && got.len() > 1, "{flips} changes, {got:?}");
-    assert!(asked <= took + 2.0, "{asked} listings in {took} s");
-    rig.scene("lab", scene("b"));
-    rig.seen_as("lab/kept", "ended", |s| s["approved"].is_null());
-    rig.scene("lab", scene("a"));
-    rig.seen_as("lab/kept", "as approved", |s| s["set"] == set.as_str());
     assert_eq!(
-        rig.skill_status("lab/kept")["approved"],
-        Value::Null,
-        "A, B, A"
+        rig.seen("lab", "skills/list"),
+        lists,
+        "by a read, not by a listing"
     );
+    assert_eq!(rig.seen("lab", "skills/get"), 1);
+    assert_eq!(
+        rig.skill_status("lab/s")["state"],
+        "changed, needs-approval"
+    );
+    rig.approve("lab/s");
     standing.end(&rig);
-}
-
-#[test]
-fn f10_answers_to_nobody_twice_or_of_an_odd_id_are_dropped_and_none_is_crossed() {
-    const FILES: usize = 400;
-    let files: Vec<(String, String)> = (0..FILES)
-        .map(|n| (format!("f{n}"), format!("content of {n}\n")))
-        .collect();
-    let map: serde_json::Map<_, _> = files
-        .iter()
-        .map(|(name, text)| (name.clone(), json!(text)))
-        .collect();
-    let odd = |id: &str| {
-        format!(
-            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"contents\":[{{\"uri\":\"skill://s/f1\",\"text\":\"wrong\"}}]}}}}"
-        )
-    };
-    let before = ["999999", "\"odd\"", "null", "1.5", "[]", "-1"].map(odd);
-    let rules = json!([
-        {"method": "resources/read", "twice": true, "before": before},
-        {"method": "skills/list", "twice": true},
-    ]);
-    for http in [false, true] {
-        let mut rig = Rig::new();
-        let scene = json!({"skills": [skill("s", Value::Object(map.clone()))], "rules": rules, "sse": http});
-        rig.scene("lab", scene);
-        up_by(&mut rig, http, &["--timeout", "20"]);
-        let right: Vec<_> = files
-            .iter()
-            .map(|(name, text)| (format!("lab/s/{name}"), text.clone()))
-            .collect();
-        let standing = Standing::begin(&rig, 20.0, &pairs(&right[..3]));
-        std::thread::scope(|scope| {
-            for part in files.chunks(FILES / 16) {
-                let rig = &rig;
-                scope.spawn(move || {
-                    for (name, text) in part {
-                        let got = fs::read_to_string(rig.path(&format!("lab/s/{name}"))).unwrap();
-                        assert_eq!(got, *text, "{name}");
-                    }
-                });
-            }
-        });
-        assert_eq!(rig.log("lab", "start").len(), 1);
-        assert_eq!(rig.reads("lab").values().sum::<usize>(), FILES, "one each");
-        standing.end(&rig);
-    }
 }
 
 #[test]
@@ -321,95 +269,6 @@ fn f11_endless_pages_end_and_what_came_is_served() {
         rig.scene("lab", two_files());
         standing.end(&rig);
     }
-}
-
-#[test]
-fn f12_hostile_names_are_declined_or_mapped_and_never_leave_the_label() {
-    let names = [
-        "..",
-        ".",
-        "%2e%2e",
-        "%2E%2E/x",
-        "..%2fx",
-        "a%2fb",
-        "a%00b",
-        "%00",
-        "",
-        "a//b",
-        "a/../b",
-        "/etc",
-        "a%0ab",
-        "a%1bb",
-        "%ff",
-        "a%",
-        "a%zz",
-        "C%3A",
-        "con",
-        "a%5cb",
-        "%E2%80%AEtxt",
-        "%E2%80%8B",
-        "caf%C3%A9",
-        "cafe%CC%81",
-        "README.md",
-        ".mount-skills",
-        "SKILL.md",
-        "n%20n",
-        "%2520",
-        "+",
-        "[x]",
-        "x|y",
-        ":",
-    ];
-    let long = "n".repeat(256);
-    let names: Vec<&str> = names.into_iter().chain([&*long]).collect();
-    let digest = format!("sha256:{}", sha256(b"x"));
-    let entries: Vec<Value> = names.iter().map(|name| {
-        let uri = format!("skill://{name}/SKILL.md");
-        let last = name.rsplit('/').next().unwrap();
-        let last = percent_encoding::percent_decode_str(last).decode_utf8_lossy().into_owned();
-        json!({"uri": uri, "frontmatter": {"name": last, "description": "d"}, "resources": [{"uri": uri, "digest": digest, "size": 1}]})
-    }).collect();
-    let mut rig = Rig::new();
-    let mut scene = two_files();
-    scene["entries"] = entries.clone().into();
-    rig.scene("lab", scene);
-    rig.up_beside_control(&["lab"], "5", &[]);
-    let standing = Standing::begin(&rig, 5.0, &[A, B]);
-    let status = rig.server("lab");
-    let list = |key: &str| {
-        let rows = status[key].as_array().unwrap();
-        rows.iter()
-            .map(|r| r["uri"].as_str().unwrap().to_owned())
-            .collect::<Vec<_>>()
-    };
-    let (shown, declined) = (list("skills"), list("declined"));
-    assert_eq!(
-        shown.len() + declined.len(),
-        names.len() + 1,
-        "each once: {shown:?} {declined:?}"
-    );
-    assert!(
-        shown.len() > 10 && declined.len() > 10,
-        "{shown:?} {declined:?}"
-    );
-    let top = rig.ls("").unwrap();
-    assert_eq!(
-        top,
-        [".mount-skills", "README.md", CONTROL, "lab"],
-        "nothing outside the label"
-    );
-    let find = rig.sh("find $M/lab -mindepth 1 -printf '%P\\0'").good();
-    let paths: Vec<&str> = find.split_terminator('\0').collect();
-    let distinct: BTreeSet<&&str> = paths.iter().collect();
-    assert_eq!(distinct.len(), paths.len());
-    let mds = paths.iter().filter(|p| p.ends_with("/SKILL.md")).count();
-    assert!(mds >= shown.len(), "{paths:?}");
-    let bad = |p: &&&str| {
-        p.split('/')
-            .any(|n| matches!(n, "" | "." | "..") || n.chars().any(char::is_control))
-    };
-    assert_eq!(paths.iter().find(bad), None);
-    standing.end(&rig);
 }
 
 /// A label with `a.txt` and `b.txt` whose scene is changed, and what it comes to.
@@ -676,4 +535,403 @@ fn f11_pages_of_ever_new_skills_end_and_what_is_held_is_served_meanwhile() {
         assert!(!rig.server("lab")["listing_reason"].is_null());
         faulty.end();
     }
+}
+
+/// Who may read a flapping skill.
+#[derive(Clone, Copy, PartialEq)]
+enum Rules {
+    /// Everybody what is newest.
+    Newest,
+    /// Everybody what was first loaded.
+    Held,
+    /// Whoever it was approved for, once.
+    Approved,
+}
+
+#[test]
+fn f09_a_flapping_skill_is_whole_old_or_whole_new_or_an_error_and_revives_no_approval() {
+    for rules in [Rules::Newest, Rules::Held, Rules::Approved] {
+        flapping(rules);
+    }
+}
+
+fn flapping(rules: Rules) {
+    // Of two lengths: what is cut or padded shows as well.
+    let body = |c: &str, file: &str| {
+        format!(
+            "{file}{}\n",
+            c.repeat(if c == "a" { 20_000 } else { 30_000 })
+        )
+    };
+    let scene =
+        |c: &str| json!({"skills": [skill("s", json!({"f": body(c, "f"), "g": body(c, "g")}))]});
+    let mut rig = Rig::with_limit(90 + looping().as_secs());
+    rig.scene("lab", scene("a"));
+    let flags: &[&str] = match rules {
+        Rules::Newest => &["--hold", "none"],
+        Rules::Held => &[],
+        Rules::Approved => &["--approval", "each"],
+    };
+    rig.scene(CONTROL, crate::standing::control());
+    rig.up(&["lab", CONTROL], &[&["--timeout", "5"], flags].concat());
+    if rules == Rules::Approved {
+        rig.approve("lab/s");
+        rig.approve(&format!("{CONTROL}/c"));
+    }
+    let content = |c: &str| ["f", "g"].map(|file| (format!("lab/s/{file}"), body(c, file)));
+    let (new, old) = (content("b"), content("a"));
+    let right = match rules {
+        Rules::Newest => [new, old.clone()].concat(),
+        Rules::Held | Rules::Approved => old.to_vec(),
+    };
+    let first = rig.set("lab/s");
+    let standing = Standing::begin(&rig, 5.0, &pairs(&right));
+    assert_eq!(standing.read(&rig, "lab/s/f"), ok(&old[0].1));
+    let whole = |file: &str| ["a", "b"].map(|c| sha256(body(c, file).as_bytes()));
+    let (lists, gets) = (
+        rig.seen("lab", "skills/list"),
+        rig.seen("lab", "skills/get"),
+    );
+    let reads = rig.seen("lab", "resources/read");
+    let (over, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let start = Instant::now();
+    let read = |file: &str| {
+        let (path, whole) = (rig.path(&format!("lab/s/{file}")), whole(file));
+        let mut got: BTreeMap<String, usize> = BTreeMap::new();
+        while !over.load(Ordering::Relaxed) {
+            let too_late = ended.load(Ordering::SeqCst);
+            let what = match fs::read(&path) {
+                Ok(bytes) if too_late => {
+                    return Err(format!("{} bytes of no approval", bytes.len()));
+                }
+                Ok(bytes) => match whole.iter().position(|w| *w == sha256(&bytes)) {
+                    Some(n) => ["a", "b"][n].to_owned(),
+                    None => return Err(format!("{} bytes of neither", bytes.len())),
+                },
+                Err(e) => e.to_string(),
+            };
+            *got.entry(what).or_default() += 1;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(got)
+    };
+    let mut flips = 0;
+    let got: Vec<_> = std::thread::scope(|scope| {
+        // Also when something below fails: nobody waits for readers that go on.
+        let ends = Ends(&over);
+        let readers: Vec<_> = ["f", "g", "f", "g"]
+            .map(|file| scope.spawn(move || read(file)))
+            .into();
+        while start.elapsed() < looping() {
+            rig.scene("lab", scene(["b", "a"][flips % 2]));
+            flips += 1;
+            let _ = rig.ls("lab");
+            if rules == Rules::Approved && rig.skill_status("lab/s")["approved"].is_null() {
+                ended.store(true, Ordering::SeqCst);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(ends);
+        readers
+            .into_iter()
+            .map(|r| r.join().unwrap().unwrap())
+            .collect()
+    });
+    let took = start.elapsed().as_secs_f64();
+    let seen: BTreeSet<&str> = got
+        .iter()
+        .flat_map(|g| g.keys().map(String::as_str))
+        .collect();
+    let may = [
+        "a",
+        "b",
+        "Stale file handle (os error 116)",
+        "Input/output error (os error 5)",
+    ];
+    assert!(seen.iter().all(|s| may.contains(s)), "{seen:?}");
+    assert!(flips > 5 && seen.len() > 1, "{flips} changes, {seen:?}");
+    assert_eq!(seen.contains("b"), rules == Rules::Newest, "{seen:?}");
+    let lists = (rig.seen("lab", "skills/list") - lists) as f64;
+    assert!(lists <= took + 2.0, "{lists} listings in {took} s");
+    let (gets, reads) = (
+        rig.seen("lab", "skills/get") - gets,
+        rig.seen("lab", "resources/read") - reads,
+    );
+    assert!(gets <= reads, "{gets} gets for {reads} reads");
+    rig.scene("lab", scene("a"));
+    if rules == Rules::Approved {
+        until("the approved set to be published again", 15.0, || {
+            let _ = rig.ls("lab");
+            rig.set("lab/s") == first
+        });
+        for _ in 0..3 {
+            assert_eq!(
+                rig.skill_status("lab/s")["approved"],
+                Value::Null,
+                "A, B, A"
+            );
+            assert_eq!(standing.read(&rig, "lab/s/f"), Err("ESTALE"));
+        }
+        rig.approve("lab/s");
+    }
+    standing.end(&rig);
+}
+
+/// Ends a loop when it goes out of scope.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn f10_answers_to_nobody_twice_or_of_an_odd_id_are_dropped_and_none_is_crossed() {
+    const EACH: usize = 400;
+    // A hundred a second; with MOUNT_SKILLS_FAULT_SECONDS=500 it is 10⁵ over both ways.
+    let count = usize::try_from(looping().as_secs()).unwrap() * 100;
+    let files: Vec<(String, String)> = (0..count.max(EACH))
+        .map(|n| (format!("s{}/f{n}", n / EACH), format!("content of {n}\n")))
+        .collect();
+    let skills: Vec<Value> = files
+        .chunks(EACH)
+        .enumerate()
+        .map(|(n, part)| {
+            let name = |path: &str| path.split_once('/').unwrap().1.to_owned();
+            let part = part.iter().map(|(path, text)| (name(path), json!(text)));
+            skill(&format!("s{n}"), Value::Object(part.collect()))
+        })
+        .collect();
+    let odd = |id: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"skills\":[],\"contents\":[{{\"uri\":\"skill://s0/f1\",\"text\":\"wrong\"}}]}}}}"
+        )
+    };
+    let before = [
+        "999999", "\"odd\"", "null", "1.5", "[]", "-1", "\"@ID@\"", "@ID@.5", "{}", "true",
+    ]
+    .map(odd);
+    // The same id once more, with something else.
+    let after = ["@ID@", "@ID@"].map(odd);
+    let rules = json!([
+        {"method": "resources/read", "before": before, "after": after},
+        {"method": "skills/list", "before": before, "after": after},
+        {"method": "skills/get", "before": before, "after": after},
+    ]);
+    for http in [false, true] {
+        let mut rig = Rig::with_limit(90 + looping().as_secs() * 2);
+        rig.scene(
+            "lab",
+            json!({"skills": skills, "rules": rules, "sse": http}),
+        );
+        up_by(&mut rig, http, &["--timeout", "20"]);
+        let right: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (format!("lab/{path}"), text.clone()))
+            .collect();
+        let standing = Standing::begin(&rig, 20.0, &pairs(&right[..3]));
+        let over = AtomicBool::new(false);
+        let asked = std::thread::scope(|scope| {
+            let ends = Ends(&over);
+            // Listings, and `skills/get` for names that nobody has.
+            let others = scope.spawn(|| {
+                let mut asked = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let _ = rig.ls("lab");
+                    let _ = fs::metadata(rig.path(&format!("lab/nobody-{asked}")));
+                    asked += 1;
+                }
+                asked
+            });
+            let readers: Vec<_> = files
+                .chunks(files.len().div_ceil(16))
+                .map(|part| {
+                    let rig = &rig;
+                    scope.spawn(move || {
+                        for (path, text) in part {
+                            let got = fs::read_to_string(rig.path(&format!("lab/{path}")));
+                            assert_eq!(got.unwrap(), *text, "{path}");
+                        }
+                    })
+                })
+                .collect();
+            let failed = readers.into_iter().filter_map(|r| r.join().err()).count();
+            drop(ends);
+            assert_eq!(failed, 0, "readers that failed; see above");
+            others.join().unwrap()
+        });
+        let gets = rig.seen("lab", "skills/get");
+        assert!(asked > 1 && gets > 1, "{gets} gets meanwhile");
+        assert_eq!(rig.log("lab", "start").len(), 1);
+        assert_eq!(
+            rig.reads("lab").values().sum::<usize>(),
+            files.len(),
+            "one each"
+        );
+        standing.end(&rig);
+    }
+}
+
+/// A skill whose SKILL.md has this URI, with the name that a segment stands for.
+fn named_by(uri: &str, name: &str) -> Value {
+    let text = format!(
+        "---\nname: {}\ndescription: d\n---\nOf {uri}\n",
+        json!(name)
+    );
+    json!({"uri": uri, "files": {"SKILL.md": text}, "entry": {"frontmatter": {"name": name, "description": "d"}}})
+}
+
+#[test]
+fn f12_hostile_names_are_declined_or_mapped_and_never_leave_the_label() {
+    let (n255, n256) = ("n".repeat(255), "n".repeat(256));
+    let deep = |levels: usize| vec!["d"; levels].join("/");
+    let (deep63, deep64) = (deep(63), deep(64));
+    let long = format!("{}/x", vec!["n".repeat(250); 17].join("/"));
+    // A path in a URI, and the directory that it stands for.
+    let mapped = [
+        ("con", "con"),
+        ("a%5cb", "a\\b"),
+        ("%E2%80%AEtxt", "\u{202e}txt"),
+        ("%E2%80%8B", "\u{200b}"),
+        ("caf%C3%A9", "café"),
+        ("cafe%CC%81", "cafe\u{301}"),
+        ("Case", "Case"),
+        ("case", "case"),
+        ("README.md", "README.md"),
+        (".mount-skills", ".mount-skills"),
+        ("n%20n", "n n"),
+        ("%2520", "%20"),
+        ("%252e%252e", "%2e%2e"),
+        ("...", "..."),
+        ("+", "+"),
+        ("[x]", "[x]"),
+        ("x|y", "x|y"),
+        ("-rf", "-rf"),
+        ("a%", "a%"),
+        ("p/q", "p/q"),
+        (&*n255, &*n255),
+        (&*deep63, &*deep63),
+    ];
+    let declined = [
+        "..",
+        ".",
+        "%2e%2e",
+        "%2E%2E/x",
+        "..%2fx",
+        "a%2fb",
+        "a%2Fc",
+        "a%00b",
+        "%00",
+        "",
+        "a//b",
+        "a/../b",
+        "a/./b",
+        "/etc",
+        "%2fetc",
+        "a%0ab",
+        "a%1bb",
+        "a%7fb",
+        "a%c2%9bb",
+        "%ff",
+        "%c0%ae%c0%ae",
+        "C%3A",
+        ":",
+        "q?x",
+        "q#x",
+        &n256,
+        &deep64,
+        &long,
+        // Two that stand for one path: neither is shown as a skill.
+        "dup%61",
+        "dupa",
+    ];
+    let row =
+        |uri: &str| json!({"uri": uri, "digest": format!("sha256:{}", sha256(b"x")), "size": 1});
+    // Files: out of their skill, of two spellings, in the place of another's directory.
+    let rows = [
+        vec!["skill://r0/../x"],
+        vec!["skill://r1/%2e%2e/x"],
+        vec!["skill://other/x"],
+        vec!["skill://r3/a%2fb"],
+        vec!["skill://r4/a", "skill://r4/%61"],
+        vec!["skill://r5/a", "skill://r5/a/b"],
+        vec!["skill://r6/a%00"],
+        vec!["other://r7/x"],
+    ];
+    let mut scene = two_files();
+    let skills = scene["skills"].as_array_mut().unwrap();
+    for (path, dir) in mapped {
+        skills.push(named_by(
+            &format!("skill://{path}/SKILL.md"),
+            dir.rsplit('/').next().unwrap(),
+        ));
+    }
+    for path in declined {
+        let last = path.rsplit('/').next().unwrap();
+        let last = percent_encoding::percent_decode_str(last)
+            .decode_utf8_lossy()
+            .into_owned();
+        skills.push(named_by(&format!("skill://{path}/SKILL.md"), &last));
+    }
+    for (n, rows) in rows.iter().enumerate() {
+        let rows: Vec<Value> = rows.iter().map(|uri| row(uri)).collect();
+        skills.push(json!({"path": format!("r{n}"), "rows": rows}));
+    }
+    let mut rig = Rig::new();
+    rig.scene("lab", scene);
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    let status = rig.server("lab");
+    let list = |key: &str| -> BTreeSet<String> {
+        let rows = status[key].as_array().unwrap();
+        rows.iter()
+            .map(|r| r["uri"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    };
+    let uri = |path: &str| format!("skill://{path}/SKILL.md");
+    let want: BTreeSet<String> = mapped
+        .iter()
+        .map(|(p, _)| uri(p))
+        .chain([uri("s")])
+        .collect();
+    assert_eq!(list("skills"), want);
+    let rows = (0..rows.len()).map(|n| uri(&format!("r{n}")));
+    let known: BTreeSet<String> = declined.iter().map(|p| uri(p)).chain(rows).collect();
+    // The one over the limit has no name to be shown by.
+    let (nameless, rest): (Vec<_>, Vec<_>) =
+        list("declined").into_iter().partition(String::is_empty);
+    let want: Vec<String> = known.into_iter().filter(|u| *u != uri(&long)).collect();
+    assert_eq!((nameless.len(), rest), (1, want));
+    for (path, dir) in mapped {
+        let text = fs::read_to_string(rig.path(&format!("lab/{dir}/SKILL.md")));
+        let text = text.unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert!(
+            text.ends_with(&format!("Of {}\n", uri(path))),
+            "{path}: {text}"
+        );
+    }
+    let asked: BTreeSet<String> = rig.reads("lab").into_keys().collect();
+    let want: BTreeSet<String> = mapped.iter().map(|(p, _)| uri(p)).collect();
+    assert_eq!(asked, want, "asked for as the server spells it");
+    let top = rig.ls("").unwrap();
+    assert_eq!(
+        top,
+        [".mount-skills", "README.md", CONTROL, "lab"],
+        "nothing outside the label"
+    );
+    let find = rig.sh("find $M/lab -mindepth 1 -printf '%y %P\\0'").good();
+    let paths: Vec<&str> = find.split_terminator('\0').collect();
+    let distinct: BTreeSet<&&str> = paths.iter().collect();
+    assert_eq!(distinct.len(), paths.len(), "no name is there twice");
+    let bad = |p: &&&str| {
+        let (kind, path) = p.split_once(' ').unwrap();
+        let control = |n: &str| n.chars().any(char::is_control);
+        !["d", "f"].contains(&kind)
+            || path
+                .split('/')
+                .any(|n| matches!(n, "" | "." | "..") || control(n))
+    };
+    assert_eq!(paths.iter().find(bad), None);
+    standing.end(&rig);
 }
