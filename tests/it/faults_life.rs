@@ -4,8 +4,8 @@
 
 use crate::faults::looping;
 use crate::rig::{
-    FuseForAll, Proc, Rig, is_root, kill, mounts_at, ok, processes_with, run, sha256, skill,
-    skill_md, until,
+    FuseForAll, Out, Proc, Rig, is_root, kill, mounts_at, ok, processes_with, run, sha256, skill,
+    skill_md, until, wait,
 };
 use crate::standing::{CONTROL, Standing, control};
 use rustix::process::Signal;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 const A: (&str, &str) = ("lab/s/a.txt", "a\n");
 const B: (&str, &str) = ("lab/s/b.txt", "b\n");
@@ -67,61 +67,181 @@ fn f20_a_dead_mount_of_ours_is_taken_away_and_a_foreign_one_is_refused() {
         assert_eq!(mounts_at(rig.mount_point()), ["tmpfs"]);
         assert_eq!(fs::read_to_string(rig.path("theirs")).unwrap(), "x");
         run(Command::new("umount").arg(&mount)).good();
+        // Dead as well, but not ours to take away.
+        run(Command::new("python3").args(["-c", DEAD, &mount])).good();
+        assert_eq!(rig.ls(""), Err("ENOTCONN"), "a dead mount of another");
+        let out = rig.cli(&["--server", &target, &mount]);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(
+            out.err.lines().count() == 1 && out.err.contains("fuse.other"),
+            "{out:?}"
+        );
+        assert_eq!(mounts_at(rig.mount_point()), ["fuse.other"]);
+        run(Command::new("umount").arg("-l").arg(&mount)).good();
     }
 }
 
+/// Mounts a FUSE file system of another kind and leaves it without a daemon.
+const DEAD: &str = r#"
+import ctypes, os, sys
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={fd},rootmode=40000,user_id=0,group_id=0"
+mount = ctypes.CDLL(None, use_errno=True).mount
+failed = mount(b"other", sys.argv[1].encode(), b"fuse.other", 0, options.encode())
+assert not failed, os.strerror(ctypes.get_errno())
+"#;
+
+/// Skills of which each daemon approves its own.
+const PAIRS: usize = 10;
+
 #[test]
 fn f25_a_second_daemon_shares_what_is_kept_and_is_refused_at_the_same_place() {
-    let mut rig = Rig::with_limit(120 + looping().as_secs());
-    rig.scene("lab", two_files());
-    rig.up_beside_control(&["lab"], "5", &["--approval", "each"]);
+    let mut rig = Rig::with_limit(150 + 2 * looping().as_secs());
+    let names: Vec<String> = (0..2 * PAIRS).map(|n| format!("n{n}")).collect();
+    let more = names
+        .iter()
+        .map(|n| skill(n, json!({"x.txt": format!("{n}\n")})));
+    let mut scene = two_files();
+    scene["skills"].as_array_mut().unwrap().extend(more);
+    rig.scene("lab", scene);
+    let flags = ["--approval", "each"];
+    rig.up_beside_control(&["lab"], "5", &flags);
     rig.approve("lab/s");
     rig.approve("control/c");
+    let sets: Vec<String> = names.iter().map(|n| rig.set(&format!("lab/{n}"))).collect();
     let standing = Standing::begin(&rig, 5.0, &[A, B]);
-    let (mount, lab) = (rig.mount_point().display().to_string(), rig.scripted("lab"));
-    let target = format!("lab={lab}");
-    let mut other = Rig::beside(&rig, "second");
-    let (start, mut rounds) = (Instant::now(), 0);
-    while start.elapsed() < looping() || rounds < 3 {
-        let out = rig.cli(&["--server", &target, &mount]);
-        assert_eq!(out.code, Some(1), "{out:?}");
+    let mount = rig.mount_point().display().to_string();
+    let lab = rig.scripted("lab");
+    let other = Rig::beside(&rig, "second");
+    let start_other = || Proc::spawn(&mut other.daemon_command(&[("lab", &*lab)], &flags));
+    let taken = |out: &Out, at: &str| {
         let advice = format!(
-            "already mounted by a running mount-skills; to end it: mount-skills unmount {mount}"
+            "already mounted by a running mount-skills; to end it: mount-skills unmount {at}"
         );
-        assert!(out.err.contains(&advice), "{}", out.err);
-        // The same cache and state at another place: ended in one way or the other.
-        other.mount(&[("lab", &lab)], &["--approval", "each"]);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(
+            out.err.lines().count() == 1 && out.err.contains(&advice),
+            "{out:?}"
+        );
+    };
+    let there = other.mount_point().display().to_string();
+    let change = |rig: &Rig, n: usize, approve: bool| {
+        let skill = format!("lab/{}", names[n]);
+        let args = match approve {
+            true => vec!["approve", "--set", &sets[n], &*skill],
+            false => vec!["revoke", &*skill],
+        };
+        let mut command = rig.command(&rig.bin);
+        Proc::spawn(command.args(args).arg("--mount").arg(rig.mount_point()))
+    };
+    let (start, mut rounds, mut races) = (Instant::now(), 0, 0);
+    let mut approved = [false; 2 * PAIRS];
+    let mut old: Option<Proc> = None;
+    while start.elapsed() < looping() || rounds < 4 {
+        taken(
+            &rig.cli(&["--server", &format!("lab={lab}"), &mount]),
+            &mount,
+        );
+        // Two at once in the other place, while the one before them is still on its way out: one
+        // of them has it in the end, and whoever does not says who has.
+        let winner = wait("one of two to mount", 30.0, || {
+            races += 1;
+            let mut both = vec![start_other(), start_other()];
+            let end = Instant::now() + Duration::from_secs(15);
+            let mut left = Vec::new();
+            while left.is_empty() && Instant::now() < end {
+                for n in (0..both.len()).rev() {
+                    if !both[n].runs() {
+                        left.push(both.remove(n));
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(!left.is_empty(), "two daemons in one place");
+            // The other may be on its way to the same answer.
+            while both.len() == 1 && mounts_at(other.mount_point()).is_empty() {
+                assert!(Instant::now() < end, "neither mounted nor ended");
+                if !both[0].runs() {
+                    left.push(both.remove(0));
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            left.into_iter()
+                .for_each(|loser| taken(&loser.finish(5.0), &there));
+            let mut winner = both.pop()?;
+            if let Some(old) = old.take() {
+                drop(old.finish(15.0));
+            }
+            // What is mounted may be the old one's: then this one has ended, or is about to.
+            let ready = wait("the new one to answer or to end", 20.0, || {
+                if !winner.runs() {
+                    return Some(false);
+                }
+                (other.try_status()?["servers"][0]["state"] == "ready").then_some(true)
+            });
+            if !ready {
+                taken(&winner.finish(5.0), &there);
+                return None;
+            }
+            Some(winner)
+        });
         other.ready("lab");
+        assert_eq!(
+            mounts_at(other.mount_point()),
+            ["fuse.mount-skills"],
+            "round {rounds}"
+        );
         assert_eq!(other.cat(A.0), ok(A.1), "approved for both");
-        match rounds % 2 {
-            0 => other.stop(),
-            _ => other.kill_daemon(),
-        }
+        let n = rounds % PAIRS;
+        let approve = rounds / PAIRS % 2 == 0;
+        let commands = [change(&rig, n, approve), change(&other, PAIRS + n, approve)];
+        commands
+            .into_iter()
+            .for_each(|command| drop(command.finish(20.0).good()));
+        (approved[n], approved[PAIRS + n]) = (approve, approve);
+        winner.signal([Signal::TERM, Signal::KILL][rounds % 2]);
+        old = Some(winner);
         rounds += 1;
         assert_eq!(standing.read(&rig, B.0), ok(B.1));
     }
+    drop(old.unwrap().finish(15.0));
     until("the last one's mount to go", 10.0, || {
         mounts_at(other.mount_point()).is_empty()
     });
     drop(other);
-    assert_eq!(
-        rig.skill_status("lab/s")["approved"],
-        "read",
-        "after {rounds} rounds"
-    );
     standing.end(&rig);
+    rig.stop();
+    // A new one knows what both were told.
+    rig.up_beside_control(&["lab"], "5", &flags);
+    for (name, approved) in names.iter().zip(approved) {
+        let status = rig.skill_status(&format!("lab/{name}"));
+        assert_eq!(
+            status["approved"] == "read",
+            approved,
+            "after {rounds} rounds and {races} races: {status}"
+        );
+    }
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    standing.end(&rig);
+}
+
+/// A rig whose programs are a user's, who may mount.
+fn of_a_user() -> (Rig, Option<FuseForAll>) {
+    let mut rig = Rig::new();
+    let open = is_root().then(|| {
+        rig.become_user(65534);
+        FuseForAll::open()
+    });
+    (rig, open)
 }
 
 #[test]
 fn f26_a_users_mount_stands_the_same_faults() {
-    let mut rig = Rig::new();
-    let _open = is_root().then(|| {
-        rig.become_user(65534);
-        FuseForAll::open()
-    });
+    let (mut rig, _open) = of_a_user();
     let lie = json!([{"method": "resources/read", "uri": "skill://s/a.txt", "serve": "x\n"}]);
     rig.scene("lab", with_rules(lie));
-    rig.up_beside_control(&["lab"], "2", &[]);
+    rig.up_beside_control(&["lab"], "5", &[]);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
     let rows = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let row = rows
         .lines()
@@ -131,24 +251,126 @@ fn f26_a_users_mount_stands_the_same_faults() {
     for option in ["ro", "nosuid", "nodev", "noexec"] {
         assert!(options.contains(option), "{option} in {row}");
     }
-    let read = |rig: &Rig, path: &str| rig.cat(path);
-    assert_eq!(read(&rig, A.0), Err("EIO"), "F06");
+    assert_eq!(standing.read(&rig, A.0), Err("EIO"), "F06");
     let hang = json!([{"method": "resources/read", "uri": "skill://s/b.txt", "hang": true}]);
-    rig.scene("lab", with_rules(hang));
-    assert_eq!(read(&rig, B.0), Err("ETIMEDOUT"), "F02");
-    until("F06 to be over", 10.0, || read(&rig, A.0) == ok(A.1));
+    rig.scene("lab", with_rules(hang.clone()));
+    let reads = rig.seen("lab", "resources/read");
+    let parked = rig.cat_later(B.0);
+    until("a parked read", 10.0, || {
+        rig.seen("lab", "resources/read") > reads
+    });
+    assert_eq!(rig.ls("lab/s").unwrap().len(), 3, "F02: the label answers");
+    parked.signal(Signal::INT);
+    assert_eq!(parked.finish(3.0).code, None, "F02: Ctrl-C");
+    assert_eq!(standing.read(&rig, B.0), Err("ETIMEDOUT"), "F02");
     rig.scene("lab", two_files());
     kill(rig.server_pid("lab"), Signal::KILL);
-    until("F01 to be over", 20.0, || read(&rig, B.0) == ok(B.1));
-    let blob = rig.blob(A.1.as_bytes());
+    until("F01 to be over", 20.0, || {
+        standing.read(&rig, B.0) == ok(B.1)
+    });
+    standing.end(&rig);
+
+    // A kill with a reader waiting, as in F19; then the cache is not what it was.
+    let slow = json!([{"method": "resources/read", "uri": "skill://s/SKILL.md", "hang": true}]);
+    rig.scene("lab", with_rules(slow));
+    let parked = rig.cat_later("lab/s/SKILL.md");
+    until("a parked read", 10.0, || {
+        rig.reads("lab").contains_key("skill://s/SKILL.md")
+    });
+    let (a, b) = (rig.blob(A.1.as_bytes()), rig.blob(B.1.as_bytes()));
     rig.kill_daemon();
+    let parked = parked.finish(5.0);
+    assert!(
+        parked.code != Some(0) && parked.out.is_empty(),
+        "{parked:?}"
+    );
     rig.nothing_left();
-    fs::write(&blob, "b\n")
-        .or_else(|_| fs::remove_file(&blob))
-        .unwrap();
-    rig.up_beside_control(&["lab"], "2", &[]);
-    assert_eq!(read(&rig, A.0), ok(A.1), "F14 and F19");
-    assert!(!rig.words().contains("panicked"));
+    for (blob, bytes) in [(&a, "b\n"), (&b, "b\n")] {
+        fs::set_permissions(blob, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(blob, bytes).unwrap();
+        File::open(blob)
+            .unwrap()
+            .set_modified(SystemTime::UNIX_EPOCH)
+            .unwrap();
+    }
+    let down = json!({"exit": 1});
+    let mut scene = two_files();
+    scene["start"] = down;
+    rig.scene("lab", scene);
+    rig.scene(CONTROL, control());
+    let targets = ["lab", CONTROL].map(|l| rig.scripted(l));
+    rig.mount(
+        &[("lab", &targets[0]), (CONTROL, &targets[1])],
+        &["--timeout", "5"],
+    );
+    rig.ready(CONTROL);
+    let standing = Standing::begin(&rig, 5.0, &[A, B]);
+    assert_eq!(standing.read(&rig, A.0), Err("EHOSTDOWN"), "F14");
+    assert_eq!(standing.read(&rig, B.0), ok(B.1), "F15: another time");
+    drop(standing);
+    rig.scene("lab", two_files());
+    rig.ready("lab");
+    Standing::begin(&rig, 5.0, &[A, B]).end(&rig);
+}
+
+#[test]
+fn f26_a_users_mount_on_a_full_disk_costs_one_warning() {
+    assert!(is_root(), "only root can mount the small disk of this test");
+    let (mut rig, _open) = of_a_user();
+    let big = "x".repeat(3 << 20);
+    let files = json!({"a.txt": A.1, "x": {"fill": "x", "size": big.len()}});
+    rig.scene("lab", json!({"skills": [skill("s", files)]}));
+    let cache = rig.dir().join("cache");
+    run(Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m,mode=0700,uid=65534", "none"])
+        .arg(&cache))
+    .good();
+    rig.up_beside_control(&["lab"], "20", &[]);
+    let standing = Standing::begin(&rig, 20.0, &[("lab/s/x", &big), A]);
+    for _ in 0..2 {
+        Rig::drop_kernel_caches();
+        assert!(standing.read(&rig, "lab/s/x") == ok(&big));
+    }
+    let warnings = || rig.words().matches("cache is not used").count();
+    until("a warning", 5.0, || warnings() == 1);
+    assert_eq!(standing.read(&rig, A.0), ok(A.1));
+    rig.blob(A.1.as_bytes());
+    standing.end(&rig);
+    assert_eq!(warnings(), 1, "{}", rig.words());
+    rig.stop();
+    run(Command::new("umount").arg(&cache)).good();
+}
+
+#[test]
+fn f26_a_users_mount_in_use_ends_by_any_signal() {
+    let (mut rig, _open) = of_a_user();
+    let hang = json!([{"method": "resources/read", "uri": "skill://s/b.txt", "hang": true}]);
+    rig.scene("lab", with_rules(hang));
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        rig.up_beside_control(&["lab"], "60", &[]);
+        assert_eq!(rig.cat(A.0), ok(A.1));
+        let reads = rig.seen("lab", "resources/read");
+        let parked = rig.cat_later(B.0);
+        until("a parked read", 10.0, || {
+            rig.seen("lab", "resources/read") > reads
+        });
+        let line = "exec 3<$M/lab/s/a.txt; cd $M/lab/s && exec sleep 300";
+        let mut inside = rig.command("sh");
+        let inside = Proc::spawn(inside.args(["-c", line]).env("M", rig.mount_point()));
+        until("somebody inside", 5.0, || {
+            fs::read_to_string(format!("/proc/{}/comm", inside.pid())).is_ok_and(|c| c == "sleep\n")
+        });
+        kill(rig.daemon_pid(), signal);
+        assert_eq!(rig.ended(10.0), Some(0), "{signal:?}: {}", rig.words());
+        let parked = parked.finish(5.0);
+        assert!(
+            parked.code != Some(0) && parked.out.is_empty(),
+            "{parked:?}"
+        );
+        rig.nothing_left();
+        drop(inside);
+        assert!(!rig.words().contains("panicked"), "{}", rig.words());
+    }
 }
 
 #[test]

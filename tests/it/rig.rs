@@ -482,6 +482,11 @@ impl Rig {
         self.user = None;
     }
 
+    /// Whether programs run as another user than the tests.
+    pub(crate) fn is_of_another(&self) -> bool {
+        self.user.is_some()
+    }
+
     /// The Python of the machine: one below somebody's home is closed to other users.
     fn python(&self) -> &'static str {
         match self.user {
