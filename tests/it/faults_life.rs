@@ -194,7 +194,7 @@ fn f25_a_second_daemon_shares_what_is_kept_and_is_refused_at_the_same_place() {
         );
         assert_eq!(other.cat(A.0), ok(A.1), "approved for both");
         let n = rounds % PAIRS;
-        let approve = rounds / PAIRS % 2 == 0;
+        let approve = (rounds / PAIRS).is_multiple_of(2);
         let commands = [change(&rig, n, approve), change(&other, PAIRS + n, approve)];
         commands
             .into_iter()
@@ -210,6 +210,7 @@ fn f25_a_second_daemon_shares_what_is_kept_and_is_refused_at_the_same_place() {
         mounts_at(other.mount_point()).is_empty()
     });
     drop(other);
+    eprintln!("{rounds} rounds of {races} races");
     standing.end(&rig);
     rig.stop();
     // A new one knows what both were told.
