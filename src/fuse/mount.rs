@@ -137,7 +137,17 @@ impl MountPoint {
                 "{}: detaching the dead mount of an earlier run",
                 path.display()
             );
-            detach(&path).map_err(|e| place(&path, format!("a dead mount of an earlier run cannot be detached: {e}; run: fusermount3 -uz {}", path.display())))?;
+            // Its guard may have been faster.
+            let still = || mounted_at(&path).is_some_and(|m| m.device == mount.device);
+            if let Err(e) = detach(&path)
+                && still()
+            {
+                let why = format!(
+                    "a dead mount of an earlier run cannot be detached: {e}; run: fusermount3 -uz {}",
+                    path.display()
+                );
+                return Err(place(&path, why));
+            }
         }
         let made = match fs::metadata(&path) {
             Ok(meta) if !meta.is_dir() => {
@@ -150,6 +160,11 @@ impl MountPoint {
             }
             Err(e) => return Err(place(&path, e.to_string())),
         };
+        // What is in the directory says something only once nobody else can mount on it.
+        let lock = lock(&path)?;
+        if mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE) || !is_at(&lock, &path) {
+            return Err(taken(&path));
+        }
         let empty = fs::read_dir(&path)
             .map_err(|e| place(&path, e.to_string()))?
             .next()
@@ -159,10 +174,6 @@ impl MountPoint {
                 &path,
                 "the directory is not empty; choose an empty one",
             ));
-        }
-        let lock = lock(&path)?;
-        if mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE) {
-            return Err(taken(&path));
         }
         Ok(Self {
             path,
@@ -205,6 +216,14 @@ fn lock(path: &Path) -> Result<OwnedFd, MountError> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(path)),
         Err(e) => Err(io(e)),
     }
+}
+
+/// Whether a directory that is open is the one at a path: not the root of a mount that was there for
+/// a moment, whose lock would keep nobody away.
+fn is_at(dir: &OwnedFd, path: &Path) -> bool {
+    let place = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    let there = rustix::fs::stat(path).map(place);
+    there.is_ok() && there == rustix::fs::fstat(dir).map(place)
 }
 
 /// The absolute path without links in its parents. The last name is not looked at: a dead mount

@@ -1,6 +1,7 @@
 //! Servers that hang, die or come late, and ends of the daemon of every kind.
 
 use crate::rig::{Proc, Rig, alive, is_root, kill, mounts_at, ok, processes_with, skill, until};
+use crate::standing::{Standing, clean_cache, zombies};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -378,8 +379,17 @@ fn f28_c38_hr25_places_that_must_not_be_mounted_on_are_refused_and_left_alone() 
     for (place, why) in &places {
         let out = mount(place);
         assert_eq!(out.code, Some(1), "{place:?}: {out:?}");
-        assert!(out.err.contains(why), "{place:?}: {out:?}");
+        assert!(
+            out.err.lines().count() == 1 && out.err.contains(why),
+            "{place:?}: {out:?}"
+        );
     }
+    assert_eq!(mounts_at(rig.mount_point()).len(), 1);
+    let nowhere = places
+        .iter()
+        .map(|(p, _)| p)
+        .filter(|p| *p != rig.mount_point() && *p != &foreign && !mounts_at(p).is_empty());
+    assert_eq!(nowhere.count(), 0, "nothing is half mounted");
     if is_root() {
         assert_eq!(mounts_at(&foreign), ["tmpfs"]);
         rig.sh("umount foreign").good();
@@ -485,9 +495,9 @@ fn c25_every_regular_end_leaves_nothing_and_exits_with_0() {
 fn f21_f40_c47_the_end_comes_also_while_the_mount_is_in_use() {
     let mut rig = Rig::new();
     rig.scene("lab", stuck());
-    // `umount` alone says busy, as it should.
     for (name, end) in &ENDS[..5] {
-        rig.up(&["lab"], &["--timeout", "60"]);
+        rig.up_beside_control(&["lab"], "60", &[]);
+        let standing = Standing::begin(&rig, 60.0, &[("lab/s/a.txt", "a\n")]);
         let reads = rig.seen("lab", "resources/read");
         let parked = rig.cat_later("lab/s/stuck.txt");
         until("a parked read", 10.0, || {
@@ -496,6 +506,15 @@ fn f21_f40_c47_the_end_comes_also_while_the_mount_is_in_use() {
         let open = File::open(rig.path("lab/s/a.txt")).unwrap();
         let mut inside = rig.command("sleep");
         let inside = Proc::spawn(inside.arg("300").current_dir(rig.path("lab/s")));
+        // `umount` alone says busy, and nothing has changed.
+        for plain in ["umount $M", "fusermount3 -u $M"] {
+            let out = rig.sh(plain);
+            assert!(
+                out.code != Some(0) && out.err.contains("busy"),
+                "{plain}: {out:?}"
+            );
+        }
+        standing.end(&rig);
         end(&rig);
         until("the mount to go", 5.0, || {
             mounts_at(rig.mount_point()).is_empty()
@@ -517,11 +536,15 @@ fn f21_f40_c47_the_end_comes_also_while_the_mount_is_in_use() {
                 drop(inside);
             }
             None => {
+                let daemon = rig.daemon_pid();
+                until("no zombie", 5.0, || zombies(daemon).is_empty());
                 drop(inside);
                 assert_eq!(rig.ended(10.0), Some(0), "{name}: {}", rig.words());
             }
         }
+        assert!(!rig.words().contains("panicked"), "{}", rig.words());
         rig.nothing_left();
+        clean_cache(&rig);
     }
 }
 

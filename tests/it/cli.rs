@@ -411,7 +411,9 @@ fn f28_c40_a_machine_that_cannot_mount_is_told_what_is_missing_before_a_server_s
         said.contains("/dev/fuse") && said.contains("--device /dev/fuse"),
         "{said}"
     );
+    assert_eq!(said.lines().count(), 1, "{said}");
     assert!(rig.log("lab", "start").is_empty());
+    assert!(crate::rig::mounts_at(rig.mount_point()).is_empty());
 }
 
 #[test]

@@ -116,6 +116,8 @@ fn f28_c40_without_the_device_or_fusermount_a_user_is_told_what_to_do() {
             out.err.contains("/dev/fuse") && out.err.contains("chmod"),
             "{out:?}"
         );
+        assert_eq!(out.err.lines().count(), 1, "{out:?}");
+        assert!(mounts_at(rig.mount_point()).is_empty());
     }
     let _open = is_root().then(FuseForAll::open);
     let out = start(&rig, "PATH=/nowhere");
@@ -124,7 +126,9 @@ fn f28_c40_without_the_device_or_fusermount_a_user_is_told_what_to_do() {
         out.err.contains("fusermount3") && out.err.contains("fuse3"),
         "{out:?}"
     );
+    assert_eq!(out.err.lines().count(), 1, "{out:?}");
     assert!(rig.log("lab", "start").is_empty());
+    assert!(mounts_at(rig.mount_point()).is_empty());
 }
 
 #[test]

@@ -376,8 +376,14 @@ impl Rig {
     }
 
     /// A rig with the directories of another, its cache and state among them, and its own mount.
+    /// It may live as long as the other.
     pub(crate) fn beside(other: &Rig, mount: &str) -> Self {
-        Self::at(Arc::clone(&other.dir), mount, LIMIT)
+        let deadline = watched()
+            .iter()
+            .find(|w| w.mount == other.mount)
+            .map(|w| w.deadline);
+        let left = deadline.map_or(LIMIT, |d| d.duration_since(Instant::now()).as_secs());
+        Self::at(Arc::clone(&other.dir), mount, left)
     }
 
     fn at(dir: Arc<tempfile::TempDir>, mount: &str, seconds: u64) -> Self {
@@ -480,6 +486,11 @@ impl Rig {
     /// From now on programs run as root again.
     pub(crate) fn become_root(&mut self) {
         self.user = None;
+    }
+
+    /// Whether programs run as another user than the tests.
+    pub(crate) fn is_of_another(&self) -> bool {
+        self.user.is_some()
     }
 
     /// The Python of the machine: one below somebody's home is closed to other users.

@@ -4,7 +4,8 @@
 //! - **I2** no reader waits past its bound: [`Standing::read`], and each probe of I3.
 //! - **I3** other labels go on answering: a thread reads from the daemon, past the kernel's
 //!   cache, until the fault is over.
-//! - **I4** the daemon neither panics nor grows, and gives back its descriptors.
+//! - **I4** the daemon neither panics nor grows, gives back its descriptors, and leaves none of its
+//!   children dead and unburied.
 //! - **I5** nothing wrong is in the cache, and nothing half-written.
 //! - **I6** service is back afterwards, in the same mount.
 //!
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -65,8 +67,10 @@ impl Standing {
     /// may be there more than once.
     #[track_caller]
     pub(crate) fn begin(rig: &Rig, timeout: f64, right: &[(&str, &str)]) -> Self {
-        let steady = rig.path("control/c/steady.txt");
-        assert_eq!(fs::read_to_string(&steady).unwrap(), STEADY);
+        let file = "control/c/steady.txt";
+        assert_eq!(rig.cat(file), ok(STEADY));
+        let steady = rig.path(file);
+        let user = rig.is_of_another().then(|| rig.command("/usr/bin/python3"));
         let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (path, content) in right {
             all.entry((*path).to_owned())
@@ -79,7 +83,10 @@ impl Standing {
             timeout: Duration::from_secs_f64(timeout),
             right: all,
             descriptors: descriptors(rig),
-            control: Some(std::thread::spawn(move || probe(&steady, &flag))),
+            control: Some(std::thread::spawn(move || match user {
+                None => probe(&steady, &flag),
+                Some(python) => probe_as(python, &steady, &flag),
+            })),
             over,
         }
     }
@@ -123,6 +130,9 @@ impl Standing {
         assert!(!rig.words().contains("panicked"), "I4: {}", rig.words());
         let peak = rig.daemon_peak_mib();
         assert!(peak <= MEMORY, "I4: the daemon took {peak} MiB");
+        until("I4: no zombie of the daemon's", 10.0, || {
+            zombies(rig.daemon_pid()).is_empty()
+        });
         until("I4: the descriptors to be given back", 15.0, || {
             descriptors(rig) <= self.descriptors.map(|n| n + SPARE)
         });
@@ -156,6 +166,60 @@ fn descriptors(rig: &Rig) -> Option<usize> {
     let dir = format!("/proc/{}/fd", rig.daemon_pid());
     is_root().then(|| fs::read_dir(dir).unwrap().count())
 }
+
+/// The children of a process that are dead and that it has not waited for.
+pub(crate) fn zombies(parent: i32) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|e| e.file_name().to_string_lossy().parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split(' ')
+            .skip(1);
+        (fields.next(), fields.next()) == (Some("Z"), Some(&*parent.to_string()))
+    })
+    .collect()
+}
+
+/// The same as [`probe`] in a process of the user whose mount it is: nobody else may look.
+fn probe_as(mut python: Command, path: &Path, over: &AtomicBool) -> Result<usize, String> {
+    // The path is no argument: leftovers are found by their command lines.
+    python.args(["-S", "-c", PROBE]).env("STEADY", path);
+    python
+        .env("CONTENT", STEADY)
+        .env("SLACK", SLACK.as_secs().to_string());
+    python
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = python.spawn().map_err(|e| e.to_string())?;
+    while !over.load(Ordering::Relaxed) && child.try_wait().is_ok_and(|s| s.is_none()) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(child.stdin.take());
+    let out = child.wait_with_output().map_err(|e| e.to_string())?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    said.trim()
+        .parse()
+        .map_err(|_| format!("{said}{}", String::from_utf8_lossy(&out.stderr)))
+}
+
+const PROBE: &str = r#"
+import os, select, time
+want, slack = os.environb[b"CONTENT"], float(os.environ["SLACK"])
+fd = os.open(os.environ["STEADY"], os.O_RDONLY | os.O_DIRECT)
+probes = 0
+while not select.select([0], [], [], 0.02)[0]:
+    start = time.monotonic()
+    got = os.pread(fd, 64, 0)
+    took = time.monotonic() - start
+    assert got == want and took < slack, (probes, got, took)
+    probes += 1
+print(probes)
+"#;
 
 /// Reads a file from the daemon's memory again and again; how often, or what was wrong.
 fn probe(path: &Path, over: &AtomicBool) -> Result<usize, String> {

@@ -1,6 +1,7 @@
 //! No byte leaves the mount that does not fit the entry, and the reason is one command away.
 
 use crate::rig::{Rig, ok, sha256, skill, skill_md, until};
+use crate::standing::Standing;
 use serde_json::{Value, json};
 
 /// In everything that must never be seen.
@@ -512,8 +513,10 @@ fn f38_hr37_two_skills_that_disagree_on_a_file_fail_that_file_alone() {
     let inner = json!({"x.txt": "as the inner skill lists it\n", "z.txt": "z\n"});
     let skills = json!([skill("outer", outer), skill("outer/inner", inner)]);
     rig.scene("lab", json!({"skills": skills}));
-    rig.up(&["lab"], &[]);
-    assert_eq!(rig.cat("lab/outer/inner/x.txt"), Err("EIO"));
+    rig.up_beside_control(&["lab"], "10", &[]);
+    let rest = [("lab/outer/y.txt", "y\n"), ("lab/outer/inner/z.txt", "z\n")];
+    let standing = Standing::begin(&rig, 10.0, &rest);
+    assert_eq!(standing.read(&rig, "lab/outer/inner/x.txt"), Err("EIO"));
     let reason = rig.refusal("lab", "lab/outer/inner/x.txt")["reason"].to_string();
     for skill in ["skill://outer/SKILL.md", "skill://outer/inner/SKILL.md"] {
         assert!(reason.contains(skill), "{reason}");
@@ -524,9 +527,17 @@ fn f38_hr37_two_skills_that_disagree_on_a_file_fail_that_file_alone() {
         2,
         "each entry is asked for once (HR-59)"
     );
-    for (file, content) in [("y.txt", "y\n"), ("inner/z.txt", "z\n")] {
-        assert_eq!(rig.cat(&format!("lab/outer/{file}")), ok(content));
+    for (file, content) in rest {
+        assert_eq!(standing.read(&rig, file), ok(content));
     }
+    for skill in ["outer", "outer/inner"] {
+        let name = skill.rsplit('/').next().unwrap();
+        assert_eq!(
+            rig.cat(&format!("lab/{skill}/SKILL.md")),
+            ok(&skill_md(name))
+        );
+    }
+    standing.end(&rig);
 }
 
 #[test]

@@ -47,6 +47,7 @@ processes, and anew for a rule that changed). The first rule that takes a reques
   exit          exit code: die instead of replying (with cut: after it)
   before        [DATA lines to write first | seconds to pause]; @ID@ stands for the request id (HTTP:
                 events, so only with sse)
+  stderr        DATA, written to stderr before anything else
   look          a path to list and read before anything else; what it came to is logged as "looked"
   hang          true: never reply
   error         {"code", "message", perhaps "data"} as the reply
@@ -203,6 +204,7 @@ def write(fd, content):
 
 def act(rule, request, content, put, flow):
     """Does what the rule says with a reply; `put` writes one line or event, `flow` a part of one."""
+    write(2, data(rule.get("stderr", "")))
     for item in rule.get("before", []):
         if isinstance(item, (int, float)):
             time.sleep(item)
