@@ -23,6 +23,7 @@ mod crash;
 mod faults;
 mod faults_life;
 mod faults_protocol;
+mod frontmatter;
 mod hostile;
 mod hygiene;
 mod identity;
