@@ -557,14 +557,7 @@ async fn drain(mut stderr: impl AsyncRead + Unpin, traces: Arc<Traces>) {
 
 /// rmcp's HTTP backend, with the replies to our methods read by us.
 #[derive(Clone, Debug)]
-pub(super) struct RawHttp {
-    client: reqwest::Client,
-    /// Until when the server wants to be left alone.
-    pause: Arc<Mutex<Option<Instant>>>,
-}
-
-/// A server may ask to be left alone for at most this long.
-const MAX_PAUSE: Duration = Duration::from_secs(300);
+pub(super) struct RawHttp(reqwest::Client);
 
 /// Follows a redirect only within the origin: a server must not send us to another.
 fn same_origin(attempt: reqwest::redirect::Attempt) -> reqwest::redirect::Action {
@@ -590,23 +583,8 @@ impl RawHttp {
             .redirect(reqwest::redirect::Policy::custom(same_origin))
             .user_agent(concat!("mount-skills/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map(|client| Self {
-                client,
-                pause: Arc::default(),
-            })
+            .map(Self)
             .map_err(|e| e.to_string())
-    }
-
-    /// Notes how long a server that has too much to do wants to be left alone.
-    fn note_pause(&self, response: &reqwest::Response) {
-        use http::StatusCode as S;
-        let busy = [S::TOO_MANY_REQUESTS, S::SERVICE_UNAVAILABLE].contains(&response.status());
-        let after = response.headers().get(header::RETRY_AFTER);
-        let seconds = after.and_then(|v| v.to_str().ok()?.trim().parse().ok());
-        if let Some(seconds) = seconds.filter(|_| busy) {
-            let pause = Duration::from_secs(seconds).min(MAX_PAUSE);
-            *self.pause.lock() = Some(Instant::now() + pause);
-        }
     }
 
     async fn post_raw(
@@ -617,22 +595,9 @@ impl RawHttp {
         session: Option<Arc<str>>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<StreamableHttpPostResponse> {
-        let left = self
-            .pause
-            .lock()
-            .map(|until| until.saturating_duration_since(Instant::now()));
-        if let Some(left) = left.filter(|left| !left.is_zero()) {
-            return Err(StreamableHttpError::UnexpectedServerResponse(
-                format!(
-                    "it asked to be left alone for {} s more",
-                    left.as_secs() + 1
-                )
-                .into(),
-            ));
-        }
         let had_session = session.is_some();
         let mut request = self
-            .client
+            .0
             .post(uri)
             .header(header::ACCEPT, "text/event-stream, application/json")
             .header(header::CONTENT_TYPE, "application/json")
@@ -644,7 +609,6 @@ impl RawHttp {
             request = request.header("mcp-session-id", &**session);
         }
         let response = request.send().await?;
-        self.note_pause(&response);
         let status = response.status();
         if status == http::StatusCode::NOT_FOUND && had_session {
             return Err(StreamableHttpError::SessionExpired);
@@ -751,7 +715,7 @@ impl StreamableHttpClient for RawHttp {
         let reply = match ours {
             Some(id) => self.post_raw(&uri, &message, &id, session, headers).await,
             None => {
-                self.client
+                self.0
                     .post_message_with_response_limits(uri, message, session, auth, headers, limits)
                     .await
             }
@@ -766,10 +730,7 @@ impl StreamableHttpClient for RawHttp {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<()> {
-        let reply = self
-            .client
-            .delete_session(uri, session, auth, headers)
-            .await;
+        let reply = self.0.delete_session(uri, session, auth, headers).await;
         reply.map_err(without_url)
     }
 
@@ -783,9 +744,7 @@ impl StreamableHttpClient for RawHttp {
     ) -> HttpResult<
         futures_util::stream::BoxStream<'static, Result<sse_stream::Sse, sse_stream::Error>>,
     > {
-        let stream = self
-            .client
-            .get_stream(uri, session, last_event, auth, headers);
+        let stream = self.0.get_stream(uri, session, last_event, auth, headers);
         stream.await.map_err(without_url)
     }
 }

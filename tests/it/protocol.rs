@@ -614,34 +614,6 @@ fn c31_a_server_that_wants_credentials_is_not_hammered() {
 }
 
 #[test]
-fn c31_a_server_that_asks_to_be_left_alone_is_left_alone() {
-    let mut rig = Rig::new();
-    rig.scene("lab", two_files());
-    let url = rig.scripted_http("lab");
-    rig.mount(&[("lab", &url)], &[]);
-    rig.ready("lab");
-    let busy = |seconds: &str| {
-        let headers = json!({"Retry-After": seconds});
-        let rule = json!({"method": "resources/read", "status": 429, "raw": "", "headers": headers, "times": 1});
-        ruled(json!([rule]))
-    };
-    rig.scene("lab", busy("4"));
-    let start = Instant::now();
-    assert_eq!(rig.cat("lab/s/a.txt"), Err("EIO"));
-    let asked = rig.log("lab", "request").len();
-    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
-    let reason = rig.refusal("lab", "lab/s/b.txt")["reason"].to_string();
-    assert!(reason.contains("left alone for"), "{reason}");
-    assert_eq!(rig.log("lab", "request").len(), asked, "not even asked");
-    until("the file", 20.0, || rig.cat("lab/s/b.txt") == ok("b\n"));
-    assert!(start.elapsed() >= Duration::from_secs(4));
-    // What is no number of seconds is not heard.
-    rig.scene("lab", busy("soon"));
-    assert_eq!(rig.cat("lab/s/SKILL.md"), Err("EIO"));
-    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
-}
-
-#[test]
 fn c30_an_http_server_comes_back_at_its_place_also_one_with_sessions() {
     for (era, session) in [("modern", false), ("legacy", true)] {
         let mut rig = Rig::new();
