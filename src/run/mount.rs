@@ -369,6 +369,7 @@ fn start_sessions(
         .map(|(slot, spec)| {
             let events = Arc::clone(host);
             let session = Session::start(
+                &spec.label,
                 spec.target.clone(),
                 spawner.clone(),
                 start_timeout,

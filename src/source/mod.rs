@@ -8,6 +8,7 @@
 //! never answers for another server. A question that failed is never reported as "no such
 //! thing": only the server's own -32602 says that.
 
+mod pace;
 pub mod session;
 mod transport;
 mod wire;

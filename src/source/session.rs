@@ -8,10 +8,12 @@
 //! Absent on purpose: polling. A listing is asked for after connecting, when somebody needs it,
 //! and again with growing gaps while it has not come whole.
 
+use super::pace::Pace;
 use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces};
 use super::wire::{self, DirChild, Next};
 use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
 use crate::domain::manifest::{Declined, Entry, Reason};
+use crate::domain::name::Label;
 use crate::domain::text::printable;
 use crate::domain::verify::Untrusted;
 use rmcp::model::{
@@ -80,6 +82,7 @@ struct Shared {
     refresh: Notify,
     lost: Lost,
     traces: Arc<Traces>,
+    pace: Pace,
     requests: [AtomicU64; METHODS.len()],
     connects: AtomicU64,
 }
@@ -149,9 +152,17 @@ enum Method {
     Directory = 3,
 }
 
+impl Method {
+    /// Whether the question is about one file or directory.
+    fn is_of_one_file(self) -> bool {
+        matches!(self, Self::Read | Self::Directory)
+    }
+}
+
 impl Session {
     /// Starts the task of a server.
     pub fn start(
+        label: &Label,
         target: Target,
         spawner: Spawner,
         start_timeout: Duration,
@@ -165,7 +176,8 @@ impl Session {
             slot: watch::Sender::new(Slot::Starting),
             refresh: Notify::new(),
             lost: Lost::default(),
-            traces: Arc::default(),
+            traces: Arc::new(Traces::of(label)),
+            pace: Pace::default(),
             requests: Default::default(),
             connects: AtomicU64::new(0),
         });
@@ -231,7 +243,7 @@ impl Shared {
                 gap = BACKOFF.0;
             }
             self.publish_down(reason);
-            let wait = gap.mul_f64(1.0 + jitter() * 0.2);
+            let wait = gap.mul_f64(1.0 + jitter() * 0.2).max(self.pace.left());
             gap = gap.mul_f64(BACKOFF.2).min(BACKOFF.1);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -344,13 +356,11 @@ impl Shared {
 
     fn explain(&self, e: ClientInitializeError) -> (String, Then) {
         match e {
-            ClientInitializeError::ConnectionClosed(_) => {
-                let why = self.traces.ended.lock().take();
-                (
-                    why.unwrap_or_else(|| "the server closed the connection".into()),
-                    Then::OtherLater,
-                )
-            }
+            ClientInitializeError::ConnectionClosed(_) => match self.traces.ended.lock().take() {
+                // It was us who closed it.
+                Some(why) => (why, Then::Same),
+                None => ("the server closed the connection".into(), Then::OtherLater),
+            },
             ClientInitializeError::JsonRpcError(e) => {
                 let text = printable(&e.message, 200);
                 (
@@ -359,6 +369,7 @@ impl Shared {
                 )
             }
             ClientInitializeError::TransportError { error, .. } => {
+                self.take_pause(&*error.error);
                 (describe_transport(&*error.error), Then::Same)
             }
             e => (printable(&e.to_string(), 300), Then::Other),
@@ -589,6 +600,11 @@ impl Shared {
         deadline: Instant,
     ) -> Result<String, Ask> {
         let left = deadline.saturating_duration_since(Instant::now());
+        if let Err(pause) = self.pace.pass(left).await {
+            let why = format!("it asks to be left alone for {} s", pause.as_secs() + 1);
+            return Err(Ask::Failed(SourceError::Down(why)));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Ask::Failed(SourceError::TimedOut(left)));
         }
@@ -604,16 +620,35 @@ impl Shared {
             Ok(handle) => handle.await_response().await,
             Err(e) => Err(e),
         };
+        if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
+            self.pace.answered();
+        }
         match answer {
             Ok(ServerResult::CustomResult(CustomResult(serde_json::Value::String(raw)))) => Ok(raw),
             Ok(_) => Err(Ask::Failed(SourceError::Malformed(
                 "not a result of this method".into(),
             ))),
-            Err(e) => Err(self.classify(connection, e, left)),
+            Err(e) => Err(self.classify(connection, method, e, left)),
         }
     }
 
-    fn classify(&self, connection: &Connection, e: ServiceError, left: Duration) -> Ask {
+    /// Takes note of a reply that says "later"; for how long.
+    fn take_pause(&self, error: &(dyn std::error::Error + 'static)) -> Option<Duration> {
+        match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+            Some(StreamableHttpError::HttpStatus(e)) => {
+                self.pace.later(e.status, e.retry_after.as_deref())
+            }
+            _ => None,
+        }
+    }
+
+    fn classify(
+        &self,
+        connection: &Connection,
+        method: Method,
+        e: ServiceError,
+        left: Duration,
+    ) -> Ask {
         match e {
             ServiceError::McpError(e) => {
                 let message = e.message.into_owned();
@@ -638,6 +673,9 @@ impl Shared {
             }
             ServiceError::TransportSend(e) => {
                 let text = describe_transport(&*e.error);
+                if self.take_pause(&*e.error).is_some() {
+                    return Ask::Later(text);
+                }
                 match e
                     .error
                     .downcast_ref::<StreamableHttpError<reqwest::Error>>()
@@ -645,6 +683,13 @@ impl Shared {
                     Some(StreamableHttpError::Client(e)) if !e.is_connect() => Ask::Broken(text),
                     Some(StreamableHttpError::Client(_)) | None => {
                         self.report_lost(connection, text)
+                    }
+                    // Said of a file it may be about that file; said of what every read needs it
+                    // is about all of them, and the server must not be asked by each.
+                    Some(e) if is_refusal(e) && !method.is_of_one_file() && self.pace.refused() => {
+                        *self.traces.ended.lock() = Some(text.clone());
+                        self.report_lost(connection, text.clone());
+                        Ask::Failed(SourceError::Down(text))
                     }
                     // An answer, if not the one that was asked for: it is about this request, and
                     // the next one may fare better.
@@ -691,8 +736,8 @@ impl Shared {
         ))
     }
 
-    /// Sends a request; once more if the reply broke off, over a new connection if the first one
-    /// is gone (HR-07).
+    /// Sends a request; once more if the reply broke off or the server said "later", over a new
+    /// connection if the first one is gone (HR-07).
     async fn request(
         &self,
         method: Method,
@@ -705,7 +750,7 @@ impl Shared {
             Ok(raw) => return Ok(raw),
             Err(Ask::Failed(e)) => return Err(e),
             Err(Ask::Lost(_)) => past = first.number,
-            Err(Ask::Broken(_)) => {}
+            Err(Ask::Broken(_) | Ask::Later(_)) => {}
         }
         let second = self.connection(past, deadline).await?;
         match self.ask(&second, method, request, deadline).await {
@@ -721,6 +766,8 @@ enum Ask {
     Lost(String),
     /// The reply broke off; the connection may be as good as before.
     Broken(String),
+    /// The server is there and wants to be asked later.
+    Later(String),
     /// The question has failed.
     Failed(SourceError),
 }
@@ -729,7 +776,7 @@ impl Ask {
     /// The error, when nothing is tried again.
     fn into_error(self) -> SourceError {
         match self {
-            Self::Lost(why) | Self::Broken(why) => SourceError::Down(why),
+            Self::Lost(why) | Self::Broken(why) | Self::Later(why) => SourceError::Down(why),
             Self::Failed(e) => e,
         }
     }
@@ -778,7 +825,8 @@ impl Source for Shared {
                 if page.dropped > 0 {
                     let shown = printable(uri, 200);
                     tracing::info!(
-                        "{shown}: {} entries that are no children of it",
+                        "{}: {shown}: {} entries that are no children of it",
+                        self.traces.label(),
                         page.dropped
                     );
                 }
@@ -818,6 +866,15 @@ impl Source for Shared {
             noise: self.traces.noise.load(Ordering::Relaxed),
             stderr: self.traces.stderr(),
         }
+    }
+}
+
+/// Whether a reply says that we may not ask: without credentials, or in a session that is no more.
+fn is_refusal(e: &StreamableHttpError<reqwest::Error>) -> bool {
+    match e {
+        StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_) => true,
+        StreamableHttpError::HttpStatus(e) => (400..500).contains(&e.status),
+        _ => false,
     }
 }
 

@@ -11,6 +11,7 @@
 //! - Lines on stdout that are no message are counted and skipped; a reply that cannot be parsed
 //!   becomes a failed answer, not a silence.
 
+use crate::domain::name::Label;
 use crate::domain::text::printable;
 use futures_util::StreamExt;
 use http::{HeaderName, HeaderValue, header};
@@ -75,6 +76,8 @@ pub enum Target {
 /// What a child process leaves for `status`.
 #[derive(Debug, Default)]
 pub(super) struct Traces {
+    /// The server's label, for the log.
+    label: String,
     pub(super) noise: AtomicU64,
     stderr: Mutex<VecDeque<u8>>,
     /// Why the connection ended, where the transport knows more than "closed".
@@ -84,6 +87,18 @@ pub(super) struct Traces {
 }
 
 impl Traces {
+    pub(super) fn of(label: &Label) -> Self {
+        Self {
+            label: label.to_string(),
+            ..Self::default()
+        }
+    }
+
+    /// The label of the server whose traces these are.
+    pub(super) fn label(&self) -> &str {
+        &self.label
+    }
+
     pub(super) fn stderr(&self) -> String {
         let tail = self.stderr.lock();
         let (a, b) = tail.as_slices();
@@ -108,7 +123,8 @@ impl Traces {
         let n = self.noise.fetch_add(1, Ordering::Relaxed);
         if n < 5 && !line.trim_ascii().is_empty() {
             tracing::info!(
-                "a line on the server's stdout is no message: {}",
+                "{}: a line on the server's stdout is no message: {}",
+                self.label,
                 printable(line, 200)
             );
         }
@@ -619,6 +635,11 @@ impl RawHttp {
             let error = AuthRequiredError::new(challenge.to_owned());
             return Err(StreamableHttpError::AuthRequired(error));
         }
+        let retry_after = response.headers().get(header::RETRY_AFTER);
+        let retry_after = retry_after.and_then(|v| v.to_str().ok().map(str::to_owned));
+        if status == http::StatusCode::TOO_MANY_REQUESTS {
+            return Err(HttpStatusError::new(status.as_u16(), retry_after).into());
+        }
         let kind = response.headers().get(header::CONTENT_TYPE);
         let is_events = kind
             .and_then(|v| v.to_str().ok())
@@ -658,7 +679,9 @@ impl RawHttp {
         }
         match found {
             Some(message) => Ok(StreamableHttpPostResponse::Json(message, None)),
-            None if !status.is_success() => Err(HttpStatusError::new(status.as_u16(), None).into()),
+            None if !status.is_success() => {
+                Err(HttpStatusError::new(status.as_u16(), retry_after).into())
+            }
             None => Err(StreamableHttpError::UnexpectedServerResponse(
                 "the reply holds no answer to the request".into(),
             )),

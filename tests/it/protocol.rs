@@ -43,9 +43,15 @@ fn c19_lines_that_are_no_message_are_counted_and_do_no_harm() {
     let noise = json!(["Server v1.2 started", "", "\u{1b}[32m✅ ready\u{1b}[0m", "[INFO] {not json",
         "{\"jsonrpc\":\"2.0\",\"text\":\"\\q\"}", {"b64": "/v8AgA=="}, "[1,2]", "\"text\"", "17", "null"]);
     let mut scene = ruled(json!([{"before": noise}]));
-    scene["start"] = json!({"banner": noise});
+    let mut banner = noise.clone();
+    banner.as_array_mut().unwrap()[1] = json!({"fill": "log ", "size": 100_000});
+    scene["start"] = json!({"banner": banner});
     rig.scene("lab", scene);
-    rig.up(&["lab"], &["--timeout", "5"]);
+    let target = rig.scripted("lab");
+    let mut command = rig.daemon_command(&[("lab", &target)], &["--timeout", "5"]);
+    command.env("MOUNT_SKILLS_LOG", "info");
+    rig.mount_with(command);
+    rig.ready("lab");
     assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
     assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
     let connection = &rig.server("lab")["connection"];
@@ -57,7 +63,21 @@ fn c19_lines_that_are_no_message_are_counted_and_do_no_harm() {
         ),
         (Some(1), 1)
     );
-    assert!(!rig.words().contains('\u{1b}'));
+    let words = rig.words();
+    assert!(!words.contains('\u{1b}'));
+    let said = "lab: a line on the server's stdout is no message: ";
+    let shown: Vec<&str> = words
+        .lines()
+        .filter_map(|l| l.split_once(said))
+        .map(|l| l.1)
+        .collect();
+    assert!((3..=5).contains(&shown.len()), "the first few: {words}");
+    assert_eq!(shown[0], "Server v1.2 started");
+    assert!(
+        shown[1].starts_with("log log") && shown[1].len() < 250,
+        "{shown:?}"
+    );
+    assert!(shown[2].contains("\\u{1b}[32m"), "escaped: {shown:?}");
 }
 
 #[test]
@@ -94,7 +114,13 @@ fn answers_given_twice_to_nobody_and_questions_in_between_do_no_harm() {
 #[test]
 fn c20_a_flood_on_stderr_blocks_nothing_and_only_its_tail_is_kept() {
     let mut rig = Rig::new();
-    let mut scene = two_files();
+    // With each read as well, partly in one line without an end.
+    let flood = json!({"fill": "a line of the log\n", "size": 128 << 10});
+    let long = json!({"fill": "y", "size": 256 << 10});
+    let mut scene = ruled(json!([
+        {"method": "resources/read", "uri": "skill://s/a.txt", "stderr": flood},
+        {"method": "resources/read", "stderr": long},
+    ]));
     scene["start"] = json!({"stderr": {"fill": "x", "size": 1 << 20}});
     rig.scene("lab", scene);
     // Behind it a helper that floods all the time, by bytes without a line end.
@@ -105,6 +131,7 @@ fn c20_a_flood_on_stderr_blocks_nothing_and_only_its_tail_is_kept() {
     rig.mount(&[("lab", &target)], &["--timeout", "5"]);
     rig.ready("lab");
     assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
     let kept = rig.server("lab")["connection"]["stderr"]
         .as_str()
         .unwrap()
@@ -125,10 +152,11 @@ fn c21_long_messages_are_read_and_endless_ones_end_the_connection() {
     let mut wide = json!({"skills": skills});
     // Two bytes each, and six in the reply: one line of 48 MB.
     let accents = json!({"fill": "é", "size": 16_000_000});
-    wide["skills"]
-        .as_array_mut()
-        .unwrap()
-        .push(skill("text", json!({"long.txt": accents})));
+    let blob = json!({"fill": "\u{1}\u{2}\u{3}", "size": 5 << 20, "as": "blob"});
+    wide["skills"].as_array_mut().unwrap().extend([
+        skill("text", json!({"long.txt": accents})),
+        skill("blob", json!({"blob.bin": blob})),
+    ]);
     rig.scene("wide", wide);
     let endless = json!({"raw": {"fill": "x", "size": 130 << 20}, "method": "resources/read", "uri": "skill://s/a.txt"});
     rig.scene("endless", ruled(json!([endless])));
@@ -140,9 +168,12 @@ fn c21_long_messages_are_read_and_endless_ones_end_the_connection() {
         &["--timeout", "30"],
     );
     ["wide", "endless", "web"].iter().for_each(|l| rig.ready(l));
-    assert_eq!(rig.ls("wide").unwrap().len(), 301);
+    assert_eq!(rig.ls("wide").unwrap().len(), 302);
     let long = fs::read_to_string(rig.path("wide/text/long.txt")).unwrap();
     assert!(long.len() == 16_000_000 && long.chars().all(|c| c == 'é'));
+
+    let blob = fs::read(rig.path("wide/blob/blob.bin")).unwrap();
+    assert!(blob == [1, 2, 3].repeat(2 << 20)[..5 << 20]);
 
     let reader = rig.cat_later("endless/s/a.txt");
     let out = reader.finish(40.0);
@@ -167,6 +198,24 @@ fn c21_long_messages_are_read_and_endless_ones_end_the_connection() {
     until("the server to be used again", 40.0, || {
         rig.cat("endless/s/a.txt") == ok("a\n")
     });
+}
+
+#[test]
+fn c21_a_gibibyte_without_a_line_end_is_cut_off_and_not_held() {
+    let mut rig = Rig::new();
+    rig.scene("lab", two_files());
+    let lab = rig.scripted("lab");
+    let flood = "head -c 1073741824 /dev/zero";
+    rig.mount(&[("flood", flood), ("lab", &lab)], &[]);
+    rig.ready("lab");
+    until("the reason", 30.0, || {
+        let status = rig.server("flood");
+        status["state"] == "down" && status["reason"].to_string().contains("longer than 128 MiB")
+    });
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    assert_eq!(rig.ls("flood"), Err("EHOSTDOWN"));
+    let peak = rig.daemon_peak_mib();
+    assert!(peak < 300, "the daemon took {peak} MiB");
 }
 
 #[test]
@@ -278,7 +327,10 @@ fn c29_hr43_hr45_hr54_pages_are_followed_within_bounds() {
         rig.declined("hopeless", "skill://x/SKILL.md")
             .contains("twice")
     );
-    assert!(rig.seen("endless", "skills/list") <= 4 + 17);
+    let asked = rig.log("endless", "request").into_iter();
+    let asked: Vec<Value> = asked.filter(|r| r["method"] == "skills/list").collect();
+    let listings = asked.iter().filter(|r| r["params"]["cursor"].is_null());
+    assert!(asked.len() <= (4 + 17) * listings.count());
     rig.scene("broken", many(json!({})));
     until("a listing that broke to be asked for again", 20.0, || {
         rig.server("broken")["listing"] == "current"
@@ -323,7 +375,7 @@ fn c23_hr05_older_servers_are_found_out_and_used() {
         .copied()
         .zip(targets.iter().map(String::as_str))
         .collect();
-    rig.mount(&servers, &["--start-timeout", "4"]);
+    rig.mount(&servers, &["--start-timeout", "8"]);
     for (label, era) in [
         ("unknown", "initialize"),
         ("first", "initialize"),
@@ -483,6 +535,9 @@ fn hr63_http_replies_as_json_and_as_event_streams() {
     }
 }
 
+/// What `user:SECRET` becomes in a header.
+const BASIC: &str = "Basic dXNlcjpTRUNSRVQ=";
+
 /// Replies to a read that are none, by the name of the file.
 fn http_faults(elsewhere: &str) -> Vec<(&'static str, Value)> {
     vec![
@@ -503,6 +558,10 @@ fn http_faults(elsewhere: &str) -> Vec<(&'static str, Value)> {
         (
             "307",
             json!({"status": 307, "headers": {"Location": elsewhere}, "raw": ""}),
+        ),
+        (
+            "429",
+            json!({"status": 429, "headers": {"Retry-After": "1"}, "raw": ""}),
         ),
     ]
 }
@@ -531,8 +590,18 @@ fn c31_http_errors_fail_the_read_are_not_repeated_without_end_and_pass() {
     rig.scene("lab", scene.clone());
     let url = rig.scripted_http("lab");
     let url = url.replace("http://", "http://user:SECRET@");
-    rig.mount(&[("lab", &url)], &["--timeout", "5"]);
+    // One that sends us elsewhere with the first request.
+    let away = json!([{"status": 307, "headers": {"Location": elsewhere}, "raw": ""}]);
+    rig.scene("moved", ruled(away));
+    let moved = rig.scripted_http("moved");
+    let moved = moved.replace("http://", "http://user:SECRET@");
+    rig.mount(&[("lab", &url), ("moved", &moved)], &["--timeout", "5"]);
     rig.ready("lab");
+    until("its state", 10.0, || rig.server("moved")["state"] == "down");
+    for label in ["lab", "moved"] {
+        let first = &rig.log(label, "request")[0]["headers"]["authorization"];
+        assert_eq!(*first, BASIC, "{label}: it is sent where it belongs");
+    }
     for (name, _) in http_faults("") {
         let start = Instant::now();
         let outcome = rig.cat(&format!("lab/s/{name}"));
@@ -547,10 +616,12 @@ fn c31_http_errors_fail_the_read_are_not_repeated_without_end_and_pass() {
         let reads = rig.reads("lab").get(&format!("skill://s/{name}")).copied();
         assert!(reads.unwrap_or(0) <= 2, "{name}: {reads:?}");
     }
-    assert!(
-        rig.log("elsewhere", "request").is_empty(),
-        "a redirect takes nothing elsewhere"
-    );
+    for event in ["request", "note"] {
+        assert!(
+            rig.log("elsewhere", event).is_empty(),
+            "a redirect takes nothing elsewhere"
+        );
+    }
     rig.scene("lab", json!({"skills": scene["skills"]}));
     for (name, _) in http_faults("") {
         let want = format!("content of {name}\n");
@@ -559,7 +630,9 @@ fn c31_http_errors_fail_the_read_are_not_repeated_without_end_and_pass() {
         });
     }
     let said = rig.words() + &rig.status().to_string();
-    assert!(!said.contains("SECRET"), "HR-14: no secret is shown");
+    for secret in ["SECRET", &BASIC[6..]] {
+        assert!(!said.contains(secret), "HR-14: no secret is shown: {said}");
+    }
 }
 
 #[test]
@@ -614,16 +687,154 @@ fn c31_a_server_that_wants_credentials_is_not_hammered() {
 }
 
 #[test]
+fn c31_credentials_that_expire_cost_few_requests_and_what_was_read_reads_on() {
+    let mut rig = Rig::new();
+    let refused = [
+        (
+            "l401",
+            json!({"status": 401, "headers": {"WWW-Authenticate": "Bearer"}, "raw": ""}),
+        ),
+        ("l403", json!({"status": 403, "raw": ""})),
+    ];
+    let mut servers = Vec::new();
+    for (label, _) in &refused {
+        rig.scene(label, two_files());
+        servers.push((*label, rig.scripted_http(label)));
+    }
+    let servers: Vec<(&str, &str)> = servers.iter().map(|(l, u)| (*l, u.as_str())).collect();
+    rig.mount(&servers, &["--timeout", "5"]);
+    for (label, rule) in &refused {
+        rig.ready(label);
+        assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok("a\n"));
+        rig.scene(label, ruled(json!([rule])));
+    }
+    let before = refused.each_ref().map(|(l, _)| rig.log(l, "request").len());
+    let end = Instant::now() + Duration::from_secs(20);
+    // Somebody who reads again and again.
+    until("20 s to pass", 40.0, || {
+        for (label, _) in &refused {
+            let start = Instant::now();
+            let got = rig.cat(&format!("{label}/s/b.txt"));
+            assert!(
+                matches!(got, Err("EIO" | "EACCES" | "EHOSTDOWN")),
+                "{label}: {got:?}"
+            );
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(4), "the bound is 1 s: {took:?}");
+            assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok("a\n"));
+        }
+        Instant::now() > end
+    });
+    for ((label, _), before) in refused.iter().zip(before) {
+        let asked = rig.log(label, "request").len() - before;
+        assert!(asked <= 12, "{label}: {asked} requests in 20 s");
+        let status = rig.server(label);
+        assert_eq!(status["state"], "down", "{status:#}");
+        let reason = status["reason"].as_str().unwrap();
+        assert!(reason.contains(&label[1..]), "{label}: {reason}");
+        rig.scene(label, two_files());
+    }
+    for (label, _) in &refused {
+        until("the server to let us in again", 60.0, || {
+            rig.cat(&format!("{label}/s/b.txt")) == ok("b\n")
+        });
+    }
+}
+
+/// The times at which a label was asked by this method.
+fn asked_at(rig: &Rig, label: &str, method: &str) -> Vec<f64> {
+    let rows = rig.log(label, "request").into_iter();
+    let rows = rows.filter(|r| r["method"] == method);
+    rows.map(|r| r["time"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn c31_a_server_that_says_later_is_left_alone_for_as_long_as_it_says() {
+    let mut rig = Rig::new();
+    let later = |seconds: &str, mut rule: Value| {
+        rule["status"] = 429.into();
+        rule["headers"] = json!({"Retry-After": seconds});
+        rule["raw"] = "".into();
+        rule
+    };
+    let read = |file: &str| json!({"method": "resources/read", "uri": format!("skill://s/{file}")});
+    let mut first = read("a.txt");
+    first["times"] = 1.into();
+    let mut start = json!({"method": "server/discover", "times": 1});
+    start = later("4", start);
+    rig.scene(
+        "lab",
+        ruled(json!([later("3", first), later("60", read("b.txt"))])),
+    );
+    rig.scene("start", ruled(json!([start])));
+    let (lab, at_start) = (rig.scripted_http("lab"), rig.scripted_http("start"));
+    rig.mount(&[("lab", &lab), ("start", &at_start)], &["--timeout", "20"]);
+    rig.ready("lab");
+    // A pause that a reader can wait for is a delay, to it and to others.
+    let a = rig.cat_later("lab/s/a.txt");
+    until("the first read", 10.0, || {
+        rig.seen("lab", "resources/read") == 1
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(rig.cat("lab/s/SKILL.md"), ok(&skill_md("s")));
+    assert_eq!(rig.outcome("a.txt", a.finish(20.0)), ok("a\n"));
+    let asked = asked_at(&rig, "lab", "resources/read");
+    assert_eq!(asked.len(), 3);
+    assert!(asked[1] - asked[0] >= 2.9, "{asked:?}");
+    // One that is longer than a reader may wait is an error at once, and nothing is sent.
+    let started = Instant::now();
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EHOSTDOWN"));
+    let requests = rig.log("lab", "request").len();
+    for _ in 0..3 {
+        assert_eq!(rig.cat("lab/s/b.txt"), Err("EHOSTDOWN"));
+        assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"), "what was read reads on");
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    assert!(started.elapsed() < Duration::from_secs(15), "nobody waited");
+    assert_eq!(rig.log("lab", "request").len(), requests);
+    let reason = rig.refusal("lab", "lab/s/b.txt")["reason"].to_string();
+    assert!(reason.contains("left alone"), "{reason}");
+    assert_eq!(rig.server("lab")["state"], "ready");
+
+    rig.ready("start");
+    assert_eq!(rig.cat("start/s/a.txt"), ok("a\n"));
+    let hellos = asked_at(&rig, "start", "server/discover");
+    assert!(
+        hellos.len() == 2 && hellos[1] - hellos[0] >= 3.9,
+        "{hellos:?}"
+    );
+}
+
+/// A server of the older revision with sessions, and what it answers to one it does not know.
+fn with_sessions(lost: Value) -> Value {
+    let files: serde_json::Map<String, Value> = (0..20)
+        .map(|n| (n.to_string(), json!(format!("{n}\n"))))
+        .collect();
+    json!({"era": "legacy", "session": true, "lost": lost, "ttlMs": 3_600_000,
+        "skills": [skill("s", Value::Object(files))]})
+}
+
+/// Restarts a server while nobody is asking it, so that it knows no session any more; reads
+/// eight files at once.
+fn readers_after_a_restart(rig: &mut Rig) -> Vec<(usize, crate::rig::Content)> {
+    rig.end_servers();
+    rig.scripted_http("lab");
+    let readers: Vec<_> = (2..10)
+        .map(|n| (n, rig.cat_later(&format!("lab/s/{n}"))))
+        .collect();
+    let outcome =
+        |(n, reader): (usize, crate::rig::Proc)| (n, rig.outcome("a reader", reader.finish(20.0)));
+    readers.into_iter().map(outcome).collect()
+}
+
+#[test]
 fn c30_an_http_server_comes_back_at_its_place_also_one_with_sessions() {
-    for (era, session) in [("modern", false), ("legacy", true)] {
+    for era in ["modern", "legacy"] {
         let mut rig = Rig::new();
-        let files: serde_json::Map<String, Value> = (0..9)
-            .map(|n| (n.to_string(), json!(format!("{n}\n"))))
-            .collect();
-        rig.scene(
-            "lab",
-            json!({"era": era, "session": session, "skills": [skill("s", Value::Object(files))]}),
-        );
+        let mut scene = with_sessions(json!(404));
+        scene["era"] = era.into();
+        scene["session"] = (era == "legacy").into();
+        rig.scene("lab", scene);
         let url = rig.scripted_http("lab");
         rig.mount(&[("lab", &url)], &["--timeout", "5"]);
         rig.ready("lab");
@@ -635,25 +846,60 @@ fn c30_an_http_server_comes_back_at_its_place_also_one_with_sessions() {
         until("the server", 40.0, || rig.cat("lab/s/1") == ok("1\n"));
 
         // The next one is up before anybody notices that the first is gone.
-        rig.end_servers();
-        rig.scripted_http("lab");
         let hellos = rig.seen("lab", "initialize");
-        let readers: Vec<_> = (2..9)
-            .map(|n| (n, rig.cat_later(&format!("lab/s/{n}"))))
-            .collect();
-        for (n, reader) in readers {
-            match rig.outcome("a reader", reader.finish(20.0)) {
-                Ok(text) => assert_eq!(text, format!("{n}\n")),
-                Err(e) => assert_eq!(e, "EHOSTDOWN", "{era}"),
-            }
-        }
-        for n in 2..9 {
-            until("every file", 40.0, || {
-                rig.cat(&format!("lab/s/{n}")) == ok(&format!("{n}\n"))
-            });
+        for (n, got) in readers_after_a_restart(&mut rig) {
+            assert_eq!(got, ok(&format!("{n}\n")), "{era}: a delay, and no more");
         }
         let hellos = rig.seen("lab", "initialize") - hellos;
-        assert!(hellos <= 3, "{era}: {hellos} new sessions for one restart");
+        let sessions = usize::from(era == "legacy");
+        assert_eq!(hellos, sessions, "{era}: new sessions for eight readers");
+        let reads = rig.reads("lab");
+        let again = (2..10).filter(|n| reads[&format!("skill://s/{n}")] > 2);
+        assert_eq!(again.count(), 0, "{era}: one retry: {reads:?}");
+    }
+}
+
+#[test]
+fn c30_a_lost_session_that_is_told_in_another_way_fails_reads_with_a_reason_and_no_loop() {
+    let told = "event: error\ndata: {\"jsonrpc\":\"2.0\",\"id\":@ID@,\"error\":{\"code\":-32001,\"message\":\"Session not found\"}}\n\n";
+    let untold = "event: error\ndata: Session not found\n\n";
+    for (lost, word, comes_back) in [
+        (json!(400), "400", true),
+        (json!(told), "Session not found", false),
+        (json!(untold), "no answer to the request", false),
+    ] {
+        let mut rig = Rig::new();
+        rig.scene("lab", with_sessions(lost));
+        let url = rig.scripted_http("lab");
+        rig.mount(&[("lab", &url)], &["--timeout", "5"]);
+        rig.ready("lab");
+        assert_eq!(rig.cat("lab/s/0"), ok("0\n"));
+        let before = rig.log("lab", "request").len();
+        for (n, got) in readers_after_a_restart(&mut rig) {
+            let fine = match &got {
+                Ok(text) => *text == format!("{n}\n"),
+                Err(e) => ["EIO", "EHOSTDOWN"].contains(e),
+            };
+            assert!(fine, "{word}: {got:?}");
+        }
+        let refused = rig.server("lab")["refused"].to_string();
+        assert!(refused.contains(word), "{word}: {refused}");
+        let asked = rig.log("lab", "request").len() - before;
+        assert!(asked <= 8 * 4, "{word}: {asked} requests for eight readers");
+        if comes_back {
+            until("another session", 40.0, || {
+                rig.cat("lab/s/11") == ok("11\n")
+            });
+        } else {
+            rig.cli(&[
+                "refresh",
+                "lab",
+                "--mount",
+                &rig.mount_point().display().to_string(),
+            ]);
+            assert_eq!(rig.cat("lab/s/12"), Err("EIO"), "{word}");
+        }
+        assert_eq!(rig.cat("lab/s/0"), ok("0\n"), "{word}: what was read");
     }
 }
 
@@ -667,6 +913,7 @@ fn c32_proxy_variables_are_heard_and_their_exceptions_too() {
     command
         .env("HTTP_PROXY", dead)
         .env("http_proxy", dead)
+        .env("HTTPS_PROXY", dead)
         .env("NO_PROXY", "localhost,127.0.0.1,::1");
     rig.mount_with(command);
     rig.ready("lab");
@@ -684,6 +931,21 @@ fn c32_proxy_variables_are_heard_and_their_exceptions_too() {
         asked,
         "nothing goes past the proxy"
     );
+    rig.stop();
+
+    // One that is there, and answers itself what it should pass on.
+    rig.scene("proxy", two_files());
+    let proxy = rig.scripted_http("proxy");
+    let mut command = rig.daemon_command(&[("lab", &url)], &[]);
+    command.env("HTTP_PROXY", &proxy).env("http_proxy", &proxy);
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    let host = url.strip_prefix("http://").unwrap().strip_suffix("/mcp");
+    for row in rig.log("proxy", "request") {
+        assert_eq!(row["headers"]["host"].as_str(), host, "{row}");
+    }
+    assert_eq!(rig.log("lab", "request").len(), asked, "all by the proxy");
 }
 
 #[test]

@@ -20,6 +20,7 @@ is read again whenever the file changes; replace it by rename. All of it is opti
   directoryRead true: resources/directory/read works and is declared
   capabilities  instead of what would be declared
   session       true: over HTTP, initialize gives out a session id; whatever comes without it gets 404
+  lost          instead of that 404: another status, or DATA: an event stream
   sse           true: HTTP replies are event streams
   rules         [RULE...]
   start         START, or a list of them: one for each process; the last one also for all later ones
@@ -44,6 +45,7 @@ RULE: matches by whichever it has of method, uri, cursor, process (1 is the firs
 scene); of the matches, `skip` are let pass, then `times` are taken (default all; counted over all
 processes, and anew for a rule that changed). The first rule that takes a request decides:
   delay         seconds before anything else is done
+  stderr        DATA to write to stderr first
   exit          exit code: die instead of replying (with cut: after it)
   before        [DATA lines to write first | seconds to pause]; @ID@ stands for the request id (HTTP:
                 events, so only with sse)
@@ -293,7 +295,11 @@ def serve_http(server, port_file):
                 more = {**more, "Mcp-Session-Id": uuid.uuid4().hex}
                 sessions.add(more["Mcp-Session-Id"])
             elif server.scene.spec.get("session") and headers.get("mcp-session-id") not in sessions:
-                return self.nothing(404)
+                lost = server.scene.spec.get("lost", 404)
+                if isinstance(lost, int):
+                    return self.nothing(lost)
+                self.head(200, {"Content-Type": "text/event-stream", "Connection": "close"})
+                return self.wfile.write(with_id(lost, message["id"]))
             stream, begun = rule.get("sse", server.scene.spec.get("sse")), []
             if stream:
                 kind = {"Content-Type": "text/event-stream", "Connection": "close"}
