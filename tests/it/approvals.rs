@@ -268,7 +268,7 @@ fn c59_hr35_hr36_hr59_hr107_every_kind_of_change_ends_an_approval_and_no_other()
     assert_eq!(rig.cat("lab/withdrawn/run.sh"), ok("run\n"), "held");
     assert_eq!(rig.cat("lab/withdrawn/a.txt"), Err("ESTALE"), "HR-77");
     // All as it was: none of them comes back; withdrawn and kept were never another set.
-    rig.scene("lab", scene(at_first));
+    rig.scene("lab", scene(at_first.clone()));
     rig.in_state("lab/withdrawn", "held");
     for name in names.iter().chain(&["dynamic", "invalid"]) {
         rig.seen_as(&format!("lab/{name}"), "as it was", |s| {
@@ -284,7 +284,20 @@ fn c59_hr35_hr36_hr59_hr107_every_kind_of_change_ends_an_approval_and_no_other()
         assert_eq!(rig.cat(&format!("lab/{name}/a.txt")), ok(&a(name)));
     }
 
-    // A change that only a read and the get after it find out (HR-59).
+    // A change that only a read and the get after it find out (HR-59): the listing is fresh, and
+    // no other is on its way.
+    let mut still = scene(at_first);
+    still["ttlMs"] = json!(HOUR_MS);
+    rig.scene("lab", still);
+    rig.ask(&["refresh", "lab"]);
+    let (mut lists, mut since) = (0, std::time::Instant::now());
+    until("no more listings", 20.0, || {
+        let now = rig.seen("lab", "skills/list");
+        if now != lists {
+            (lists, since) = (now, std::time::Instant::now());
+        }
+        since.elapsed() > std::time::Duration::from_secs(3)
+    });
     let mut quiet = scene(vec![change("byget", "a.txt", json!("A, other\n"))]);
     quiet["ttlMs"] = json!(HOUR_MS);
     rig.scene("lab", quiet);
@@ -299,6 +312,26 @@ fn c59_hr35_hr36_hr59_hr107_every_kind_of_change_ends_an_approval_and_no_other()
     assert_eq!(rig.skill_status("lab/byget")["state"], LAPSED);
     rig.approve("lab/byget");
     assert_eq!(rig.cat("lab/byget/a.txt"), ok("A, other\n"));
+
+    // After a restart and an unchanged listing the verdict is what it was. What has no set is
+    // covered by none, and a file that the set does not name is not there.
+    let mut secret = base("kept");
+    secret["files"]["secret.txt"] = json!({"text": "secret\n", "listed": false});
+    let mut dynamic = base("byget");
+    dynamic["entry"] = json!({"resources": "dynamic"});
+    rig.scene("lab", scene(vec![secret, dynamic]));
+    let target = rig.scripted("lab");
+    let flags = &["--approval", "each", "--allow-dynamic", "lab"];
+    rig.remount(&[("lab", &target)], flags);
+    rig.ready("lab");
+    for _ in 0..2 {
+        assert_eq!(rig.cat("lab/kept/run.sh"), ok("run\n"));
+        assert_eq!(rig.cat("lab/kept/secret.txt"), Err("ENOENT"));
+        let denied = rig.cat("lab/byget/SKILL.md");
+        assert!(matches!(denied, Err("EACCES" | "ESTALE")), "{denied:?}");
+        rig.ask(&["refresh", "lab"]);
+    }
+    assert!(!rig.reads("lab").contains_key("skill://kept/secret.txt"));
 }
 
 #[test]
@@ -337,7 +370,7 @@ fn hr35_hr110_dynamic_and_declined_skills_cannot_be_approved() {
 }
 
 #[test]
-fn two_daemons_that_store_verdicts_at_once_lose_none() {
+fn c57_two_daemons_that_store_verdicts_at_once_lose_none() {
     let mut rig = Rig::new();
     let names: Vec<String> = (0..12).map(|n| format!("s{n}")).collect();
     let skills = names
@@ -988,7 +1021,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 }
 
 #[test]
-fn an_approval_that_cannot_be_stored_says_so() {
+fn c58_an_approval_that_cannot_be_stored_says_so() {
     let mut rig = Rig::new();
     rig.scene("lab", scene(vec![skill("s", json!({"x": "x\n"}))]));
     rig.up(&["lab"], EACH);

@@ -4,9 +4,10 @@ use crate::rig::{self, Content, Rig, is_root, ok, sha256, skill, until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn files(names: &[&str]) -> BTreeMap<String, String> {
     names
@@ -193,6 +194,87 @@ fn c55_hr82_a_harmed_copy_is_never_served_and_is_replaced_or_gone() {
 }
 
 #[test]
+fn c55_a_copy_that_somebody_changes_while_it_is_read_is_never_served() {
+    let mut rig = Rig::new();
+    let names: Vec<String> = (0..8).map(|n| n.to_string()).collect();
+    let contents: BTreeMap<String, String> = names
+        .iter()
+        .map(|n| (n.clone(), n.repeat(300_000)))
+        .collect();
+    rig.scene("lab", scene(&contents));
+    rig.up(&["lab"], &[]);
+    let target = rig.scripted("lab");
+    for round in 0..3 {
+        for (name, content) in &contents {
+            assert!(
+                rig.cat(&format!("lab/s/{name}")) == ok(content),
+                "{round}: {name}"
+            );
+            let copy = rig.blob(content.as_bytes());
+            // The same file by another name, which is open to writing.
+            let other = rig.dir().join(format!("other-{name}"));
+            let _ = fs::remove_file(&other);
+            fs::write(&other, content).unwrap();
+            fs::remove_file(&copy).unwrap();
+            fs::hard_link(&other, &copy).unwrap();
+        }
+        rig.remount(&[("lab", &target)], &[]);
+        rig.ready("lab");
+        let end = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    for (name, content) in &contents {
+                        let other = File::options()
+                            .write(true)
+                            .open(rig.dir().join(format!("other-{name}")));
+                        let mut other = other.unwrap();
+                        other.write_all(b"planted").unwrap();
+                        other.rewind().unwrap();
+                        other.write_all(&content.as_bytes()[..7]).unwrap();
+                    }
+                }
+            });
+            let got: Vec<_> = names
+                .iter()
+                .map(|n| (n, rig.cat(&format!("lab/s/{n}"))))
+                .collect();
+            end.store(true, Ordering::Relaxed);
+            for (name, got) in got {
+                assert!(got == ok(&contents[name]), "{round}: {name}: {:.20?}", got);
+            }
+        });
+    }
+}
+
+#[test]
+fn c55_a_daemon_that_is_killed_in_its_first_fetch_leaves_nothing_that_is_served() {
+    let mut rig = Rig::new();
+    let mut slow =
+        json!({"skills": [skill("s", json!({"big": {"fill": "0123456789", "size": 3 << 20}}))]});
+    let want = "0123456789".repeat((3 << 20) / 10 + 1)[..3 << 20].to_owned();
+    for delay in [0, 10, 30, 60, 120] {
+        slow["rules"] = json!([{"method": "resources/read", "drip": [1 << 20, 0.02]}]);
+        rig.scene("lab", slow.clone());
+        rig.up(&["lab"], &[]);
+        let reads = rig.seen("lab", "resources/read");
+        let reader = rig.cat_later("lab/s/big");
+        until("the fetch", 10.0, || {
+            rig.seen("lab", "resources/read") > reads
+        });
+        std::thread::sleep(std::time::Duration::from_millis(delay));
+        rig.kill_daemon();
+        drop(reader);
+        rig.nothing_left();
+        rig.up(&["lab"], &[]);
+        assert!(rig.cat("lab/s/big") == ok(&want), "killed after {delay} ms");
+        rig.blob(want.as_bytes());
+        rig.stop();
+        fs::remove_dir_all(rig.dir().join("cache/mount-skills")).unwrap();
+    }
+}
+
+#[test]
 fn c56_hr83_hr87_all_that_is_kept_is_ours_alone_whatever_the_umask() {
     for umask in ["000", "022", "077"] {
         let mut rig = Rig::new();
@@ -259,8 +341,10 @@ fn c56_hr83_a_cache_that_others_may_change_is_not_used_and_reading_goes_on() {
     // Places where a cache must not be; a relative XDG variable counts as unset.
     let target = format!("lab={}", rig.scripted("lab"));
     let mount = rig.mount_point().display().to_string();
-    let skills = rig.dir().join("home/.claude/skills").display().to_string();
-    for place in [format!("{mount}/cache"), skills] {
+    let home = rig.dir().join("home");
+    let skills = [".claude/skills", ".agents/skills", ".claude/skills/x/cache"];
+    let skills = skills.map(|d| home.join(d).display().to_string());
+    for place in [vec![format!("{mount}/cache")], skills.to_vec()].concat() {
         let out = rig.cli(&["--server", &target, "--cache-dir", &place, &mount]);
         assert!(matches!(out.code, Some(1 | 2)), "{place}: {out:?}");
         assert!(
@@ -268,44 +352,120 @@ fn c56_hr83_a_cache_that_others_may_change_is_not_used_and_reading_goes_on() {
             "{out:?}"
         );
     }
-    let mut command = rig.daemon_command(&[("lab", &rig.scripted("lab"))], &[]);
-    command
-        .env("XDG_CACHE_HOME", "relative")
-        .current_dir(rig.dir());
-    rig.mount_with(command);
-    rig.ready("lab");
-    assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"));
     let usual = rig.dir().join("home/.cache/mount-skills");
-    until("the usual place", 5.0, || usual.exists());
-    assert!(!rig.dir().join("relative").exists());
+    for value in [Some("relative"), Some(""), None] {
+        let mut command = rig.daemon_command(&[("lab", &rig.scripted("lab"))], &[]);
+        match value {
+            Some(value) => command.env("XDG_CACHE_HOME", value),
+            None => command.env_remove("XDG_CACHE_HOME"),
+        };
+        command.current_dir(rig.dir());
+        rig.mount_with(command);
+        rig.ready("lab");
+        assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"));
+        let kept = sha256(b"content of a\n");
+        until("a copy in the usual place", 5.0, || {
+            rig.stored("home").iter().any(|(p, _)| p.ends_with(&kept))
+        });
+        rig.stop();
+        assert!(!rig.dir().join("relative").exists(), "{value:?}");
+        assert!(!rig.dir().join("mount-skills").exists(), "{value:?}");
+        fs::remove_dir_all(&usual).unwrap();
+    }
+}
+
+#[test]
+fn c56_a_cache_behind_a_link_or_of_somebody_else_is_not_used_and_reading_goes_on() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(&files(&["a"])));
+    let place = rig.dir().join("cache/mount-skills/v1");
+    let aside = rig.dir().join("aside");
+    fs::create_dir_all(place.parent().unwrap()).unwrap();
+    let private = |dir: &Path| {
+        fs::create_dir(dir).unwrap();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
+    };
+    private(&aside);
+    std::os::unix::fs::symlink(&aside, &place).unwrap();
+    let unused = |rig: &mut Rig, word: &str| {
+        let before = rig.words().len();
+        rig.up(&["lab"], &[]);
+        assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"), "{word}");
+        assert_eq!(rig.status()["cache"], Value::Null, "{word}");
+        let words = rig.words()[before..].to_owned();
+        assert!(
+            words.contains(word) && words.contains("mount-skills/v1"),
+            "{words}"
+        );
+        rig.stop();
+    };
+    unused(&mut rig, "cache");
+    assert_eq!(
+        fs::read_dir(&aside).unwrap().count(),
+        0,
+        "nothing is kept behind the link"
+    );
+    fs::remove_file(&place).unwrap();
+    private(&place);
+    if is_root() {
+        // As with `sudo`: the home of a user, whose cache is not ours.
+        std::os::unix::fs::chown(&place, Some(65534), Some(65534)).unwrap();
+        unused(&mut rig, "belongs to uid 65534");
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+        std::os::unix::fs::chown(&place, Some(0), Some(0)).unwrap();
+    }
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/a"), ok("content of a\n"));
+    rig.blob(b"content of a\n");
+}
+
+/// How often two daemons fetch the same file and one of them is killed.
+fn rounds() -> usize {
+    let asked = std::env::var("MOUNT_SKILLS_ROUNDS").ok();
+    asked.map_or(3, |n| n.parse().unwrap())
 }
 
 #[test]
 fn c57_two_daemons_share_a_cache_and_one_may_be_killed_in_the_middle() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_limit(90 + 10 * rounds() as u64);
     let mut other = Rig::beside(&rig, "other");
-    let sizes: Vec<(String, Value)> = (0..3)
+    let sizes: serde_json::Map<String, Value> = (0..rounds())
         .map(|n| {
-            (
-                format!("{n}.bin"),
-                json!({"fill": format!("{n}-abcdefgh"), "size": 3 << 20}),
+            let fill = json!({"fill": format!("{n}-abcdefgh"), "size": 3 << 20});
+            (format!("{n}.bin"), fill)
+        })
+        .collect();
+    let rules = json!([{"method": "resources/read", "delay": 0.4, "drip": [1 << 20, 0.05]}]);
+    // A skill holds 16 MiB at most.
+    let files: Vec<(String, Value)> = sizes.into_iter().collect();
+    let skills: Vec<Value> = (files.chunks(4).enumerate())
+        .map(|(n, files)| {
+            skill(
+                &format!("s{n}"),
+                Value::Object(files.iter().cloned().collect()),
             )
         })
         .collect();
-    let rules = json!([{"method": "resources/read", "delay": 0.5}]);
-    let skills = json!([skill("s", Value::Object(sizes.into_iter().collect()))]);
     rig.scene("lab", json!({"skills": skills, "rules": rules}));
     rig.up(&["lab"], &[]);
-    for n in 0..3 {
+    for (n, (name, _)) in files.iter().enumerate() {
         other.up(&["lab"], &[]);
-        let file = format!("lab/s/{n}.bin");
-        let want = format!("{n}-abcdefgh").repeat((3 << 20) / 10 + 1)[..3 << 20].to_owned();
-        let ours: Vec<_> = (0..15).map(|_| rig.cat_later(&file)).collect();
-        let theirs: Vec<_> = (0..15).map(|_| other.cat_later(&file)).collect();
-        until("a read of the other", 10.0, || {
-            rig.seen("lab", "resources/read") > n
+        let file = format!("lab/s{}/{name}", n / 4);
+        let fill = format!("{}-abcdefgh", name.trim_end_matches(".bin"));
+        let want = fill.repeat((3 << 20) / fill.len() + 1)[..3 << 20].to_owned();
+        let reads = rig.seen("lab", "resources/read");
+        let ours: Vec<_> = (0..40).map(|_| rig.cat_later(&file)).collect();
+        let theirs: Vec<_> = (0..40).map(|_| other.cat_later(&file)).collect();
+        until("a fetch", 20.0, || {
+            rig.seen("lab", "resources/read") > reads
         });
+        // At another moment each time.
+        std::thread::sleep(std::time::Duration::from_millis(97 * n as u64 % 700));
         other.kill_daemon();
+        // Who cleans the cache up meanwhile costs a fetch at most.
+        if n + 1 < files.len() {
+            rig.cli(&["cache", "prune"]).good();
+        }
         for reader in ours {
             assert!(
                 rig.outcome(&file, reader.finish(30.0)) == ok(&want),
@@ -313,6 +473,10 @@ fn c57_two_daemons_share_a_cache_and_one_may_be_killed_in_the_middle() {
             );
         }
         drop(theirs);
+        other.nothing_left();
+        if n + 1 == files.len() {
+            rig.blob(want.as_bytes());
+        }
     }
     rig.stop();
     other.up(&["lab"], &[]);
@@ -326,11 +490,16 @@ fn c57_two_daemons_share_a_cache_and_one_may_be_killed_in_the_middle() {
         [],
         "left by the killed ones and swept at the next start"
     );
+    // The last one was fetched after the last clean-up.
     let before = rig.seen("lab", "resources/read");
-    other.sh("cat $M/lab/s/* >/dev/null").good();
-    assert!(
-        rig.seen("lab", "resources/read") <= before + 1,
-        "from the shared cache, all but SKILL.md"
+    let last = files.len() - 1;
+    other
+        .cat(&format!("lab/s{}/{}", last / 4, files[last].0))
+        .unwrap();
+    assert_eq!(
+        rig.seen("lab", "resources/read"),
+        before,
+        "from the shared cache"
     );
 }
 
@@ -377,6 +546,77 @@ fn c58_hr89_a_full_disk_costs_a_warning_and_no_read() {
     reads_without_a_cache(&rig);
     rig.stop();
     rig.sh("umount cache").good();
+}
+
+#[test]
+fn c58_a_disk_with_room_again_is_used_again() {
+    let mut rig = Rig::new();
+    rig.scene("lab", roomy());
+    if !is_root() {
+        return reads_under_a_limit();
+    }
+    rig.sh("mount -t tmpfs -o size=5m,mode=0700 none cache")
+        .good();
+    rig.sh("head -c 4000000 /dev/zero >cache/filler").good();
+    rig.up(&["lab"], &[]);
+    let whole = |rig: &Rig, file: &str, fill: &str| {
+        let got = fs::read(rig.path(&format!("lab/s/{file}"))).unwrap();
+        let want = fill.repeat((3 << 20) / fill.len() + 1);
+        assert!(got == want.as_bytes()[..3 << 20], "{file}");
+        got
+    };
+    whole(&rig, "big", "0123456789");
+    until("a warning", 5.0, || {
+        rig.words().contains("cache is not used")
+    });
+    fs::remove_file(rig.dir().join("cache/filler")).unwrap();
+    let two = whole(&rig, "two", "98");
+    let copy = rig.blob(&two);
+    assert!(fs::read(copy).unwrap() == two);
+    rig.stop();
+    rig.sh("umount cache").good();
+}
+
+#[test]
+fn c58_a_cache_on_a_read_only_disk_costs_a_warning_and_no_read() {
+    let mut rig = Rig::new();
+    rig.scene("lab", roomy());
+    if !is_root() {
+        return reads_under_a_limit();
+    }
+    // With what was kept before it became read-only, and without.
+    for before in [false, true] {
+        rig.sh("mount -t tmpfs -o size=20m,mode=0700 none cache")
+            .good();
+        if before {
+            rig.up(&["lab"], &[]);
+            assert_eq!(rig.cat("lab/s/small"), ok("small\n"));
+            rig.blob(b"small\n");
+            rig.stop();
+        }
+        rig.sh("mount -o remount,ro cache").good();
+        let (words, reads) = (rig.words().len(), rig.seen("lab", "resources/read"));
+        rig.up(&["lab"], &[]);
+        for file in ["small", "big", "two", "SKILL.md"] {
+            assert!(rig.cat(&format!("lab/s/{file}")).is_ok(), "{file}");
+        }
+        let asked = rig.seen("lab", "resources/read") - reads;
+        assert_eq!(asked, if before { 3 } else { 4 }, "what is kept is used");
+        let warned = || rig.words()[words..].to_lowercase().matches("cache").count();
+        until("a warning", 5.0, || warned() > 0);
+        let said = rig.words()[words..].to_owned();
+        let lines = said
+            .lines()
+            .filter(|l| l.contains("cache") && l.contains("WARN"));
+        assert!(lines.count() <= 1, "one, not one a read: {said}");
+        rig.stop();
+        let partial = rig
+            .stored("cache")
+            .into_iter()
+            .filter(|(p, _)| p.file_name().unwrap().to_string_lossy().starts_with(".tmp"));
+        assert_eq!(partial.count(), 0);
+        rig.sh("umount cache").good();
+    }
 }
 
 #[test]

@@ -123,6 +123,37 @@ fn c26_a_command_that_cannot_be_started_is_named_with_where_it_was_looked_for() 
 }
 
 #[test]
+fn c26_a_command_is_looked_for_on_our_path_and_gets_our_environment_and_what_env_adds() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene(&["s"]));
+    let bin = rig.dir().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let checks = r#"[ -n "$PATH" ] && [ -n "$HOME" ] && [ "$X" = 1 ] || exit 9"#;
+    let script = format!("#!/bin/sh\n{checks}\nexec {}\n", rig.scripted("lab"));
+    fs::write(bin.join("my-srv"), script).unwrap();
+    fs::set_permissions(bin.join("my-srv"), fs::Permissions::from_mode(0o755)).unwrap();
+    let servers = [
+        ("lab", "env X=1 my-srv"),
+        ("bare", "my-srv"),
+        ("lost", "env PATH=/nope my-srv"),
+    ];
+    let mut command = rig.daemon_command(&servers, &[]);
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{path}:{}", bin.display()));
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    for (label, word) in [("bare", "9"), ("lost", "my-srv")] {
+        until("its reason", 10.0, || {
+            let status = rig.server(label);
+            status["state"] == "down" && status["reason"].to_string().contains(word)
+        });
+        let tries = rig.server(label)["connection"]["connects"].as_u64();
+        assert!(tries < Some(8), "no crash loop: {tries:?}");
+    }
+}
+
+#[test]
 fn hr27_hr28_list_status_and_the_files_in_the_mount_say_what_is_where() {
     let mut rig = Rig::new();
     let mut lab = scene(&[
@@ -412,8 +443,23 @@ fn f28_c40_a_machine_that_cannot_mount_is_told_what_is_missing_before_a_server_s
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");
+    if is_root() {
+        // The device is there, the right to mount is not.
+        let mut command = rig.command("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
+        command
+            .args([BIN, "--server", &server])
+            .arg(rig.mount_point());
+        let out = run(&mut command);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(out.err.contains("--cap-add SYS_ADMIN"), "{out:?}");
+    }
+    // A mount point that cannot be made.
+    let out = rig.cli(&["--server", &server, "/proc/mnt"]);
+    assert_eq!(out.code, Some(1), "{out:?}");
+    assert!(out.err.contains("/proc/mnt"), "{out:?}");
+    assert!(mounts_at(rig.mount_point()).is_empty());
     assert!(rig.log("lab", "start").is_empty());
-    assert!(crate::rig::mounts_at(rig.mount_point()).is_empty());
 }
 
 #[test]

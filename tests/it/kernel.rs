@@ -1,6 +1,6 @@
 //! What the kernel and ordinary programs see: a read-only file system that behaves.
 
-use crate::rig::{Proc, Rig, ok, run, skill, skill_md, until};
+use crate::rig::{Proc, Rig, is_root, mounts_at, ok, run, skill, skill_md, until};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ fn lab(files: Value) -> Value {
 #[test]
 fn c46_every_change_is_refused_with_erofs_and_never_reaches_the_daemon() {
     let mut rig = Rig::new();
-    let module =
-        json!({"mod.py": "answer = 42\n", "hello.sh": "#!/bin/sh\necho hi\n", "d/f": "f\n"});
+    let module = json!({"mod.py": "answer = 42\n", "hello.sh": "#!/bin/sh\necho hi\n", "d/f": "f\n",
+        "test_mod.py": "import mod, unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(mod.answer, 42)\n"});
     rig.scene("lab", lab(module));
     rig.up(&["lab"], &[]);
     let before = rig
@@ -112,6 +112,12 @@ fn c46_every_change_is_refused_with_erofs_and_never_reaches_the_daemon() {
         "truncate -s 0 $M/lab/s/mod.py",
         "sed -i s/4/5/ $M/lab/s/mod.py",
         "mv $M/lab/s $M/lab/t",
+        "ln -s mod.py $M/lab/s/link",
+        "ln $M/lab/s/mod.py $M/lab/s/link",
+        "chmod u+w $M/lab/s/mod.py",
+        "chown 1 $M/lab/s/mod.py",
+        "mkdir $M/lab/s/new",
+        "setfattr -n user.a -v x $M/lab/s/mod.py",
     ] {
         let out = rig.sh(line);
         assert!(
@@ -119,6 +125,8 @@ fn c46_every_change_is_refused_with_erofs_and_never_reaches_the_daemon() {
             "{line}: {out:?}"
         );
     }
+    let edited = rig.sh("vim -u NONE -es +s/4/5/ +wq! $M/lab/s/mod.py");
+    assert!(matches!(edited.code, Some(1..126)), "{edited:?}");
     assert_eq!(others(&rig), handled, "no change was asked of the daemon");
 
     let import = "import sys; sys.path.insert(0, sys.argv[1]); import mod; print(mod.answer)";
@@ -127,6 +135,19 @@ fn c46_every_change_is_refused_with_erofs_and_never_reaches_the_daemon() {
         .args(["-c", import])
         .arg(rig.path("lab/s")));
     assert_eq!(out.good(), "42\n", "importing works, without __pycache__");
+    let tests = rig.sh("cd $M/lab/s && python3 -m unittest -v");
+    assert!(
+        tests.code == Some(0) && tests.err.contains("Ran 1 test"),
+        "{tests:?}"
+    );
+    let compiled = rig.sh("python3 -m compileall $M/lab/s");
+    let said = format!("{}{}", compiled.text(), compiled.err);
+    assert!(
+        compiled.code != Some(0) && said.contains("Read-only file system"),
+        "{compiled:?}"
+    );
+    let made = "find $M -name __pycache__ -o -name '*.sw?' -o -name '*~' -o -name 'sed*' -o -name new -o -name link";
+    assert_eq!(rig.sh(made).good(), "");
     let direct = rig.sh("$M/lab/s/hello.sh");
     assert!(
         direct.code != Some(0) && direct.err.contains("Permission denied"),
@@ -228,6 +249,21 @@ fn c44_mappings_positioned_reads_and_direct_reads_give_the_right_bytes() {
         .good();
     let counts: HashSet<&str> = lines.lines().collect();
     assert_eq!(counts.len(), 1, "{lines}");
+    for (file, rows) in [("small.txt", 1), ("big.txt", (5 << 20) / 37 + 1)] {
+        let count = format!("rg --no-config -c '' $M/lab/s/{file}");
+        assert_eq!(rig.sh(&count).good().trim(), rows.to_string());
+        // It maps what it compares; 1 says that they differ.
+        let diff = rig.sh(&format!(
+            "git diff --no-index --numstat /dev/null $M/lab/s/{file}"
+        ));
+        assert_eq!(diff.code, Some(1), "{diff:?}");
+        let lines = diff.text();
+        assert_eq!(
+            lines.split_whitespace().next(),
+            Some(rows.to_string().as_str()),
+            "{lines}"
+        );
+    }
     assert_eq!(
         rig.sh("tail -c 5 $M/lab/s/small.txt; head -c 3 $M/lab/s/small.txt")
             .good(),
@@ -252,7 +288,7 @@ fn listed(dir: &File, from: u64) -> Vec<(Vec<u8>, u64)> {
 }
 
 #[test]
-fn c45_big_directories_list_whole_and_cookies_name_children() {
+fn c29_c45_big_directories_list_whole_and_cookies_name_children() {
     let mut rig = Rig::new();
     let mut skills: Vec<Value> = (0..5000)
         .map(|n| skill(&format!("s{n:04}"), json!({})))
@@ -298,6 +334,12 @@ fn c45_big_directories_list_whole_and_cookies_name_children() {
         "the bound is 2 s: {:?}",
         start.elapsed()
     );
+    let mut wound = rustix::fs::Dir::read_from(File::open(rig.path("lab")).unwrap()).unwrap();
+    for _ in 0..2500 {
+        wound.next().unwrap().unwrap();
+    }
+    wound.rewind();
+    assert_eq!(wound.by_ref().count(), 5003, "from the start again");
     let two = ["a", "b"].map(|_| Proc::spawn(rig.command("ls").arg("-U").arg(rig.path("lab"))));
     for reader in two {
         assert_eq!(reader.finish(20.0).good().lines().count(), 5001);
@@ -641,4 +683,73 @@ fn c54_a_file_that_somebody_holds_open_is_whole_after_the_server_went() {
     let mut rest = vec![0; (1 << 20) - 4096];
     held.read_exact_at(&mut rest, 4096).unwrap();
     assert!([start, rest].concat() == "abc\n".repeat(1 << 18).as_bytes());
+}
+
+#[test]
+fn c48_a_namespace_that_receives_mounts_has_it_also_after_a_restart_and_a_private_one_never() {
+    let mut rig = Rig::new();
+    rig.scene("lab", lab(json!({"a.txt": "a\n"})));
+    // Whether mounts go on to others is a property of the mount they are made in.
+    if is_root() {
+        let dir = rig.dir().canonicalize().unwrap();
+        rig.sh(&format!(
+            "mount --bind {0} {0} && mount --make-shared {0}",
+            dir.display()
+        ))
+        .good();
+    }
+    let user = if is_root() { &[][..] } else { &["-r"] };
+    let inside = |propagation: &str| {
+        let mut command = rig.command("unshare");
+        command
+            .args(user)
+            .args(["-m", "--propagation", propagation, "sleep", "300"]);
+        let inside = Proc::spawn(&mut command);
+        until("a namespace", 10.0, || {
+            let comm = fs::read_to_string(format!("/proc/{}/comm", inside.pid()));
+            comm.is_ok_and(|c| c == "sleep\n")
+        });
+        inside
+    };
+    let (private, slave) = (inside("private"), inside("slave"));
+    let look = |rig: &Rig, who: &Proc, line: &str| {
+        let mut command = rig.command("nsenter");
+        let pid = who.pid().to_string();
+        command.args(["-t", &pid, "-m"]);
+        if !is_root() {
+            command.args(["-U", "--preserve-credentials"]);
+        }
+        run(command.args(["sh", "-c", line]).env("M", rig.mount_point()))
+    };
+    let gone = |rig: &Rig| look(rig, &slave, "ls -A $M").text().is_empty();
+    for round in ["first", "after a restart", "after a kill"] {
+        rig.up(&["lab"], &[]);
+        assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+        assert_eq!(look(&rig, &private, "ls -A $M").good(), "", "{round}");
+        if is_root() {
+            let seen = look(&rig, &slave, "ls $M/lab/s && cat $M/lab/s/a.txt");
+            assert_eq!(seen.good(), "SKILL.md\na.txt\na\n", "{round}");
+        }
+        if round == "after a restart" {
+            rig.kill_daemon();
+        } else {
+            crate::rig::kill(rig.daemon_pid(), rustix::process::Signal::TERM);
+            assert_eq!(rig.ended(10.0), Some(0));
+        }
+        until("the mount to go", 10.0, || {
+            mounts_at(rig.mount_point()).is_empty()
+        });
+        until("it to go in the other namespace as well", 10.0, || {
+            gone(&rig)
+        });
+    }
+    drop((private, slave));
+    rig.nothing_left();
+    if is_root() {
+        rig.sh(&format!(
+            "umount -l {}",
+            rig.dir().canonicalize().unwrap().display()
+        ))
+        .good();
+    }
 }

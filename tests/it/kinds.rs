@@ -76,7 +76,7 @@ fn dynamic(out: Value) -> Value {
 // ---- dynamic skills ----
 
 #[test]
-fn hr35_hr40_each_open_of_a_dynamic_file_gives_all_of_what_the_server_serves_then() {
+fn c43_hr35_hr40_each_open_of_a_dynamic_file_gives_all_of_what_the_server_serves_then() {
     let mut rig = Rig::new();
     rig.scene("lab", fresh(vec![dynamic(json!("first\n"))]));
     rig.up(&["lab"], DYNAMIC);
@@ -126,12 +126,38 @@ fn hr35_hr40_each_open_of_a_dynamic_file_gives_all_of_what_the_server_serves_the
             assert_eq!(reads.get("skill://dyn/out.txt"), Some(&opens), "{tool}");
         }
     }
+    let third = format!("{}\n", "value=3 ".repeat(2000));
+    let served = [text("value=1\n", 10_000), "v=2".into(), third];
+    let values = |text: &str| text.lines().filter(|l| l.contains("value")).count();
+    for content in &served {
+        rig.scene("lab", fresh(vec![dynamic(json!(content))]));
+        let (size, sum) = (content.len(), crate::rig::sha256(content.as_bytes()));
+        for (tool, want) in [
+            ("cat F | wc -c", size.to_string()),
+            ("head -c 5 F", content[..size.min(5)].to_owned()),
+            (
+                "tail -c 4 F",
+                content[size.saturating_sub(4)..].trim().to_owned(),
+            ),
+            ("cp F copy && wc -c <copy && rm -f copy", size.to_string()),
+            (
+                "python3 -c 'print(len(open(\"F\",\"rb\").read()))'",
+                size.to_string(),
+            ),
+            ("grep -c value F", values(content).to_string()),
+            ("sha256sum <F", format!("{sum}  -")),
+            ("stat -c %s F", "0".to_owned()),
+        ] {
+            let out = rig.sh(&tool.replace('F', &file));
+            assert_eq!(out.text().trim(), want, "{tool} of {size} bytes: {out:?}");
+        }
+    }
     assert_eq!(rig.reads("lab").len(), 1, "and of no other file");
     assert_eq!(rig.skill_status("lab/dyn")["state"], "dynamic");
 }
 
 #[test]
-fn f37_hr35_an_open_dynamic_file_is_one_snapshot_and_nothing_of_it_is_kept() {
+fn f37_c43_hr35_an_open_dynamic_file_is_one_snapshot_and_nothing_of_it_is_kept() {
     let mut rig = Rig::new();
     let put = |rig: &Rig, served: &str| rig.scene("lab", fresh(vec![dynamic(json!(served))]));
     let (one, two) = (text("one\n", 300_000), text("two\n", 200_001));

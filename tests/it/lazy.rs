@@ -76,6 +76,8 @@ fn c42_hr78_looking_at_everything_and_probing_for_names_asks_the_server_nothing(
             );
         }
     }
+    let git = rig.sh("git -C $M/lab status");
+    assert!(git.err.contains("not a git repository"), "{git:?}");
     let requests = rig.log("lab", "request");
     assert_eq!(requests.len(), before, "{:?}", &requests[before..]);
 }

@@ -119,11 +119,10 @@ fn lies() -> Vec<Lie> {
             "base64",
             |b| json!({"blob": b.replace('+', "-").replace('/', "_")}),
         ),
-        coded(
-            "b64-lines",
-            "base64",
-            |b| json!({"blob": format!("{}\r\n{}", &b[..76], &b[76..])}),
-        ),
+        coded("b64-lines", "base64", |b| {
+            let lines = b.as_bytes().chunks(76).map(String::from_utf8_lossy);
+            json!({"blob": lines.collect::<Vec<_>>().join("\r\n")})
+        }),
         coded(
             "b64-unpadded",
             "base64",
@@ -132,7 +131,7 @@ fn lies() -> Vec<Lie> {
         coded(
             "b64-star",
             "base64",
-            |b| json!({"blob": format!("*{}", &b[1..])}),
+            |b| json!({"blob": format!("{}*{}", &b[..600], &b[601..])}),
         ),
         coded(
             "b64-twice",
@@ -199,6 +198,50 @@ fn c52_c53_hr56_hr57_hr62_every_lie_is_refused_explained_and_mendable() {
 }
 
 #[test]
+fn c52_text_that_was_altered_on_the_way_is_refused_with_the_sizes_and_a_hint() {
+    let mut rig = Rig::new();
+    // What the entry was made from, what is served, and what the reason points to.
+    let altered: [(&str, &[u8], &[u8], &str); 3] = [
+        (
+            "ends",
+            b"step one\r\nstep two\r\n",
+            b"step one\nstep two\n",
+            "line ends differ",
+        ),
+        (
+            "last",
+            b"hello world\n",
+            b"hello world",
+            "last line break is missing",
+        ),
+        ("coded", b"caf\xe9\n", "caf\u{fffd}\n".as_bytes(), "U+FFFD"),
+    ];
+    let mut files = json!({"good": "good\n"});
+    for (name, right, served, _) in altered {
+        files[name] = json!({"b64": base64(right), "serve": String::from_utf8_lossy(served)});
+    }
+    rig.scene("lab", json!({"skills": [skill("s", files)]}));
+    rig.up(&["lab"], &[]);
+    for (name, right, served, hint) in altered {
+        let path = format!("lab/s/{name}");
+        let gets = rig.seen("lab", "skills/get");
+        assert_eq!(rig.cat(&path), Err("EIO"), "{name}");
+        assert_eq!(rig.seen("lab", "skills/get"), gets + 1, "{name}: one look");
+        let refusal = rig.refusal("lab", &path);
+        let sizes = [("expected", right), ("found", served)];
+        for (side, bytes) in sizes {
+            let text = refusal[side].as_str().unwrap();
+            assert!(
+                text.contains(&format!("{} bytes", bytes.len())),
+                "{refusal:#}"
+            );
+        }
+        assert!(refusal.to_string().contains(hint), "{name}: {refusal:#}");
+        assert_eq!(rig.cat("lab/s/good"), ok("good\n"));
+    }
+}
+
+#[test]
 fn hr119_a_failure_is_of_one_uri_and_not_of_another_with_the_same_bytes() {
     let mut rig = Rig::new();
     let files = json!({"bad": "same\n", "good": "same\n", "hung": "like\n", "quick": "like\n"});
@@ -222,16 +265,18 @@ fn hr119_a_failure_is_of_one_uri_and_not_of_another_with_the_same_bytes() {
 }
 
 #[test]
-fn c53_standard_base64_of_anything_reads_back() {
+fn c52_c53_standard_base64_and_text_of_anything_read_back() {
     let mut rig = Rig::new();
+    let all: Vec<u8> = (0..=255u8).cycle().take(1024).collect();
     let files = json!({"text-as-blob": {"text": "plain\n", "as": "blob"}, "latin1": {"b64": "Y2Fm6Qo="},
-        "crlf": "one\r\ntwo\r\n", "bom": "\u{feff}x\n", "nul": "a\0b\n", "empty-blob": {"text": "", "as": "blob"}, "empty": ""});
+        "crlf": "step one\r\nstep two\r\n", "all": {"b64": base64(&all)}, "bom": "\u{feff}x\n", "nul": "a\0b\n", "empty-blob": {"text": "", "as": "blob"}, "empty": ""});
     rig.scene("lab", json!({"skills": [skill("s", files)]}));
     rig.up(&["lab"], &[]);
     for (name, want) in [
         ("text-as-blob", &b"plain\n"[..]),
         ("latin1", b"caf\xe9\n"),
-        ("crlf", b"one\r\ntwo\r\n"),
+        ("crlf", b"step one\r\nstep two\r\n"),
+        ("all", &all),
         ("bom", "\u{feff}x\n".as_bytes()),
         ("nul", b"a\0b\n"),
         ("empty-blob", b""),
