@@ -19,6 +19,7 @@ mod cli;
 mod commands;
 mod conformance;
 mod faults;
+mod frontmatter;
 mod hostile;
 mod hygiene;
 mod identity;
