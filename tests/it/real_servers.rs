@@ -204,6 +204,80 @@ fn four_servers_over_http_are_mounted_byte_for_byte() {
     all_servers(Server::http);
 }
 
+/// Each server, with all odd skills before it or, where one bad skill keeps a server from starting, with
+/// those that it publishes: they are shown byte for byte but for the few that are never equal.
+#[test]
+fn c01_to_c10_hr64_odd_frontmatter_that_real_servers_publish_is_read_byte_for_byte() {
+    const NEVER_EQUAL: [(&str, &str); 3] = [
+        ("deep", "more than 32 levels"),
+        ("merge-key", "a merge key"),
+        ("nan", "`metadata.a` differs: the file has .nan"),
+    ];
+    let mut rig = Rig::with_limit(150);
+    let odd = rig.dir().join("odd");
+    mktree(&["--odd", &odd.display().to_string()]);
+    let published = SERVERS.map(|s| rig.dir().join(format!("published-{}", s.label)));
+    for (server, out) in SERVERS.iter().zip(&published) {
+        mktree(&["--published", server.expect, &out.display().to_string()]);
+    }
+    let dirs = SERVERS.iter().zip(&published);
+    let targets: Vec<String> = dirs
+        .map(|(s, out)| s.stdio(if s.label == "fastmcp" { out } else { &odd }))
+        .collect();
+    let servers: Vec<(&str, &str)> = SERVERS
+        .iter()
+        .map(|s| s.label)
+        .zip(targets.iter().map(String::as_str))
+        .collect();
+    rig.mount(&servers, &["--timeout", "60"]);
+    let mut seen = BTreeSet::new();
+    for (server, out) in SERVERS.iter().zip(&published) {
+        let label = server.label;
+        rig.ready(label);
+        let mut refused = 0;
+        let there = |dir: &Path| -> BTreeSet<PathBuf> {
+            let all = run(Command::new("find")
+                .arg(dir)
+                .args(["-type", "f", "-printf", "%P\n"]));
+            all.good().lines().map(PathBuf::from).collect()
+        };
+        let files = there(out);
+        assert_eq!(there(&rig.path(label)), files, "{label}");
+        for file in files {
+            let skill = file.parent().unwrap().to_str().unwrap().to_owned();
+            let path = format!("{label}/{}", file.display());
+            let never = NEVER_EQUAL.iter().find(|(name, _)| *name == skill);
+            match never.filter(|_| file.ends_with("SKILL.md")) {
+                Some((_, why)) => {
+                    assert_eq!(rig.cat(&path), Err("EIO"), "{path}");
+                    let refusal = rig.refusal(label, &path);
+                    assert!(
+                        refusal["reason"].as_str().unwrap().contains(why),
+                        "{refusal}"
+                    );
+                    refused += 1;
+                }
+                None => assert_eq!(
+                    fs::read(rig.path(&path)).unwrap_or_else(|e| panic!("{path}: {e}")),
+                    fs::read(out.join(&file)).unwrap(),
+                    "{path}"
+                ),
+            }
+            seen.insert(skill);
+        }
+        let status = rig.server(label);
+        assert_eq!(status["declined"], Value::Array(vec![]), "{label}");
+        assert_eq!(
+            status["refused"].as_array().unwrap().len(),
+            refused,
+            "{label}"
+        );
+    }
+    assert!(seen.len() >= 30, "{seen:?}");
+    let never = NEVER_EQUAL.iter().filter(|(name, _)| seen.contains(*name));
+    assert_eq!(never.count(), 3);
+}
+
 #[test]
 fn c12_c21_hr38_hr39_skills_at_the_limits_read_and_those_over_them_are_declined() {
     let mut rig = Rig::with_limit(150);

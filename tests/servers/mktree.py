@@ -7,6 +7,8 @@
                                   common tree, as JSON: {"absent": [files], "no_entry": [skills that
                                   have no entry of their own, though their files may be in another's]}
     mktree.py --cases             the names for --case
+    mktree.py --odd OUT           skills whose SKILL.md is odd or wrong, one each
+    mktree.py --published SERVER OUT    those of them that SERVER publishes
 
 OUT must not exist yet or be empty. The bytes are the same on every run.
 """
@@ -200,6 +202,117 @@ def one_case(name, out):
         write(out / name / path, content)
 
 
+def fields(more):
+    """A SKILL.md with these lines of frontmatter after the usual ones."""
+    return lambda name: skill_md(name, more=more)
+
+
+def described(value):
+    """A SKILL.md with this description, as it is written."""
+    return lambda name: f"---\nname: {name}\ndescription: {value}\n---\n\nBody.\n"
+
+
+def whole(text):
+    return lambda name: text.replace("NAME", name)
+
+
+BOMB = "a: &a [w, w, w, w, w, w, w, w, w]\n" + "".join(
+    f"{q}: &{q} [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}]\n" for p, q in zip("abcdefg", "bcdefgh")
+)
+FRONT = "---\nname: NAME\ndescription: Exists for tests.\n"
+# By the name of the skill: its SKILL.md.
+ODD = {
+    "colon": described("Plan releases. Triggers on: tag, ship"),
+    "windows-bom": whole("\ufeff" + (FRONT + "metadata:\n  note: |\n    one\n    two\n---\n\nBody\n").replace("\n", "\r\n")),
+    "bom": whole("\ufeff" + FRONT + "---\nBody\n"),
+    "fence-at-end": whole(FRONT + "---"),
+    "fence-padded": whole("---  \nname: NAME\ndescription: Exists.\n---\t \nBody\n\n---\n\nmore\n"),
+    "date": fields("metadata:\n  released: 2026-03-05\n"),
+    "date-quoted": fields("metadata:\n  released: '2026-03-05'\n"),
+    "time": fields("metadata:\n  at: 2026-03-05T10:20:30Z\n"),
+    "version": fields("metadata:\n  version: 1.10\n"),
+    "yes-word": fields("user-invocable: yes\n"),
+    "off-word": fields("metadata:\n  debug: off\n  answer: n\n"),
+    "octal": fields("metadata:\n  a: 012\n  b: 0o17\n  c: 0x1F\n  d: 1_000\n"),
+    "base-60": fields("metadata:\n  at: 1:30\n"),
+    "nulls": fields("metadata:\n  a:\n  b: ~\n  c: null\n  d: ''\n"),
+    "nan": fields("metadata:\n  a: .nan\n  b: .inf\n"),
+    "big-integer": fields("metadata:\n  id: 12345678901234567890\n"),
+    "exact-integer": fields("metadata:\n  id: 9007199254740993\n"),
+    "floats": fields("metadata:\n  a: 1e3\n  b: 2.50\n  c: -.5\n"),
+    "twice": whole("---\nname: NAME\ndescription: Safe summary\ndescription: Other text\n---\nBody\n"),
+    "folded": whole("---\nname: NAME\ndescription: >\n  one\n  two\n\n  three\n---\nBody\n"),
+    "folded-first": whole("---\ndescription: >\n  one\n  two\nname: NAME\n---\nBody\n"),
+    "literal-keep": fields("metadata:\n  a: |+\n    text\n\n"),
+    "long-description": described('"' + "\u00e9" * 1500 + '"'),
+    "empty-description": described('""'),
+    "number-description": described("2026"),
+    "no-description": whole("---\nname: NAME\n---\nBody\n"),
+    "no-name": whole("---\ndescription: d\n---\nBody\n"),
+    "name-differs": whole("---\nname: another\ndescription: d\n---\nBody\n"),
+    "Name-Case": whole("---\nname: name-case\ndescription: d\n---\nBody\n"),
+    "under_score": fields(""),
+    "two--hyphens": fields(""),
+    "n" * 65: fields(""),
+    "aliases": fields("metadata: &m {k: v}\nx-again: *m\n"),
+    "bomb": fields(BOMB),
+    "merge-key": fields("x-a: &a {k: v}\nx-b: {<<: *a, l: w}\n"),
+    "tag": fields("x-a: !own value\n"),
+    "tag-str": fields("x-a: !!str 12\n"),
+    "key-integer": fields("metadata:\n  1: a\n"),
+    "key-yes": fields("metadata:\n  yes: a\n"),
+    "key-float": fields("metadata:\n  1.50: a\n"),
+    "key-date": fields("metadata:\n  2026-03-05: a\n"),
+    "deep": fields("x-d: " + "[" * 40 + "v" + "]" * 40 + "\n"),
+    "comments": fields("# a comment\nlicense:   MIT  # another\n\n"),
+    "flow": fields('metadata: {"a": [1, 2.5, null, true], b: {c: d}}\n'),
+    "tab": fields("metadata:\n\ta: b\n"),
+    "escapes": fields('x-a: "tab\\t \\u263a"\nx-b: \'it\'\'s\'\n'),
+    "empty-frontmatter": whole("---\n---\nBody\n"),
+    "no-frontmatter": whole("# Title\n"),
+    "unclosed": whole(FRONT),
+    "second-document": fields("...\nname: y\n"),
+    "nested-metadata": fields("metadata:\n  io.modelcontextprotocol/later: {a: [1]}\n"),
+    "tools-list": fields("allowed-tools: [Read, Grep]\n"),
+    "not-utf8": lambda name: skill_md(name).encode().replace(b"Exists", b"Caf\xe9"),
+    "body-not-utf8": lambda name: skill_md(name).encode() + b"\xff\xfe\n",
+}
+
+
+# What no server publishes of it, and what each one leaves out beside that.
+ODD_NOWHERE = {
+    "Name-Case", "body-not-utf8", "bomb", "colon", "empty-frontmatter", "key-float", "key-integer",
+    "name-differs", "n" * 65, "no-description", "no-frontmatter", "no-name", "not-utf8",
+    "second-document", "tab", "tag", "twice", "two--hyphens", "unclosed", "under_score",
+}
+ODD_LEFT_OUT = {
+    "rmcp": {
+        "bom", "windows-bom",
+    },
+    "fastmcp": {
+        "aliases", "date", "empty-description", "fence-padded", "key-date", "key-yes", "long-description",
+        "merge-key", "nan", "number-description", "time",
+    },
+    "agentskills": {
+        "base-60", "big-integer", "date", "empty-description", "exact-integer", "fence-padded", "floats",
+        "flow", "key-date", "key-yes", "long-description", "nan", "nested-metadata", "nulls",
+        "number-description", "octal", "off-word", "time", "tools-list", "version",
+    },
+    "ts": {
+        "aliases", "big-integer", "deep", "empty-description", "exact-integer", "fence-padded", "floats",
+        "flow", "long-description", "merge-key", "nan", "nested-metadata", "nulls", "number-description",
+        "octal", "tag-str", "version",
+    },
+}
+
+
+def odd_tree(out, names=tuple(ODD)):
+    for name in names:
+        make = ODD[name]
+        write(out / name / "SKILL.md", make(name))
+        write(out / name / "a.txt", f"beside {name}\n")
+
+
 def new_directory(path):
     out = Path(path)
     out.mkdir(parents=True, exist_ok=True)
@@ -216,6 +329,11 @@ def main(argv):
             print(json.dumps(EXPECT[server], ensure_ascii=False, indent=1))
         case ["--case", name, out] if name in CASES:
             one_case(name, new_directory(out))
+        case ["--odd", out]:
+            odd_tree(new_directory(out))
+            write(Path(out) / "lower-case/skill.md", skill_md("lower-case"))  # nowhere either
+        case ["--published", server, out] if server in EXPECT:
+            odd_tree(new_directory(out), sorted(ODD.keys() - ODD_NOWHERE - ODD_LEFT_OUT[server]))
         case [out] if not out.startswith("-"):
             common_tree(new_directory(out))
         case _:
