@@ -322,6 +322,10 @@ fn parse_files(rows: &[Value], dir: &RelPath) -> Result<Vec<FileEntry>, Reason> 
             .get("size")
             .and_then(Value::as_u64)
             .ok_or_else(|| bad(Reason::Field("size")))?;
+        // The kernel answers a read of an empty file by itself: there is no later check.
+        if size == 0 && digest != Digest::of(b"") {
+            return Err(bad(Reason::NotEmpty));
+        }
         total = total.saturating_add(size);
         files.push(FileEntry {
             uri: uri.into(),
@@ -434,6 +438,9 @@ pub enum Reason {
     /// A digest of another form (HR-33).
     #[error(transparent)]
     Digest(#[from] BadDigest),
+    /// A size of 0 beside a digest of something.
+    #[error("its size is 0 and its digest is not that of an empty file")]
+    NotEmpty,
     /// A URI listed twice (HR-31).
     #[error("it is listed twice")]
     Twice,
@@ -617,6 +624,11 @@ mod tests {
                 "HR-33",
                 with_row(json!({"uri": "skill://a/b/x", "size": 1})),
                 "digest",
+            ),
+            (
+                "HR-34",
+                with_row(json!({"uri": "skill://a/b/x", "digest": digest("x"), "size": 0})),
+                "not that of an empty file",
             ),
             (
                 "HR-34",

@@ -43,10 +43,15 @@ pub struct Expected {
     pub frontmatter: Option<Frontmatter>,
 }
 
+/// All that a verdict on bytes depends on: digest, size, and the frontmatter compared with.
+pub type Key = (Digest, u64, Option<Digest>);
+
 impl Expected {
-    /// What a verdict is about: the same key, the same verdict.
-    pub fn key(&self) -> (Digest, Option<Digest>) {
-        (self.digest, self.frontmatter.as_ref().map(|f| f.id))
+    /// What a verdict is about: the same key, the same verdict. The size is part of it: bytes that
+    /// fit the digest are refused under a wrong one.
+    pub fn key(&self) -> Key {
+        let front = self.frontmatter.as_ref().map(|f| f.id);
+        (self.digest, self.size, front)
     }
 }
 

@@ -517,10 +517,9 @@ impl Host {
             size: row.size,
             frontmatter: own.then(|| entry.frontmatter.clone()),
         };
-        let (digest, front) = expected.key();
         let (from, loads, claims) = (From::Anywhere, Vec::new(), Vec::new());
         let file = File {
-            key: (slot, digest, front),
+            slot,
             expected,
             from,
             loads,

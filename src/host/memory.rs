@@ -8,14 +8,13 @@
 //! alone is larger.
 
 use super::Tick;
-use crate::domain::digest::Digest;
-use crate::domain::verify::Verified;
+use crate::domain::verify::{self, Verified};
 use crate::sync::{Mutex, sleep, timeout};
 use lru::LruCache;
 use std::time::{Duration, Instant};
 
-/// What a verdict was about: a server (by slot), a digest, and the frontmatter compared with.
-pub(super) type Key = (u16, Digest, Option<Digest>);
+/// What a verdict was about, and the slot of the server.
+pub(super) type Key = (u16, verify::Key);
 
 /// What is kept and loaded at once.
 const MAX_BYTES: u64 = 64 << 20;
@@ -152,6 +151,7 @@ fn size(file: &Verified) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::digest::Digest;
     use crate::domain::verify::{Expected, Untrusted, verify};
 
     fn file(fill: u8, size: u64) -> (Key, Verified) {
@@ -163,10 +163,7 @@ mod tests {
             size,
             frontmatter: None,
         };
-        (
-            (1, digest, None),
-            verify(Untrusted::new(bytes), &e).unwrap(),
-        )
+        ((1, e.key()), verify(Untrusted::new(bytes), &e).unwrap())
     }
 
     fn soon() -> Instant {
@@ -200,8 +197,11 @@ mod tests {
             "one file larger than the cap is still served"
         );
         assert!(memory.get(&a.0).is_none());
-        let other = (2, big.0.1, None);
+        let other = (2, big.0.1);
         assert!(memory.get(&other).is_none(), "never across servers (HR-10)");
+        let (slot, (digest, size, front)) = big.0;
+        let shorter = (slot, (digest, size - 1, front));
+        assert!(memory.get(&shorter).is_none(), "never under another size");
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,7 +25,6 @@ mod walk;
 pub use refusal::{ReadError, Refusal};
 pub use walk::{Look, NO_SUCH_NAME};
 
-use crate::domain::digest::Digest;
 use crate::domain::manifest::{Content, Declined, Entry, MAX_BYTES, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{
@@ -36,7 +35,7 @@ use crate::domain::text::printable;
 use crate::domain::tree::{
     self, Absent, Beyond, Branch, Change, Seen, Source as NodeSource, Tree, View,
 };
-use crate::domain::verify::{Expected, Mismatch, Unverified, Verified, unverified, verify};
+use crate::domain::verify::{self, Expected, Mismatch, Unverified, Verified, unverified, verify};
 use crate::source::{ChildKind, DirChild, Event, Link, Listing, Source, SourceError};
 use crate::store::cache::{Cache, Shelf};
 use crate::store::state::{State, StoredListing, Verdicts};
@@ -139,9 +138,9 @@ pub struct Host {
     started: SystemTime,
 }
 
-/// What a read asks for: at which server and URI, with which digest and frontmatter; without
-/// these while entries disagree on them.
-type Asked = (u16, Arc<str>, Option<(Digest, Option<Digest>)>);
+/// What a read asks for: at which server and URI, with which digest, size and frontmatter;
+/// without these while entries disagree on them.
+type Asked = (u16, Arc<str>, Option<verify::Key>);
 
 struct Slot {
     server: Server,
@@ -385,7 +384,7 @@ impl Host {
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
-                if let Some(bytes) = self.memory.get(&file.key) {
+                if let Some(bytes) = self.memory.get(&file.key()) {
                     let moves = self.moves(&file).next().is_some();
                     return (!moves).then(|| self.admit(&file, bytes));
                 }
@@ -428,7 +427,7 @@ impl Host {
             }
         };
         let path = self.tree().path(ino).unwrap_or_default();
-        let key = file.key;
+        let key = file.key();
         let flight = (file.asked(), file.from);
         let host = Arc::clone(self);
         let fetch = move || async move { host.fetch(path, file).await };
@@ -455,7 +454,7 @@ impl Host {
     /// The file of an inode, if it may be read and is what it was.
     fn still(&self, ino: u64, key: Key) -> Result<File, ReadError> {
         match self.resolve(ino)? {
-            Resolved::File(file) if file.key == key => Ok(file),
+            Resolved::File(file) if file.key() == key => Ok(file),
             _ => Err(ReadError::Stale),
         }
     }
@@ -463,7 +462,7 @@ impl Host {
     /// The entries to which reading a file moves windows that hold others ([`Hold::Reload`]).
     fn moves<'a>(&'a self, file: &'a File) -> impl Iterator<Item = Arc<Entry>> + 'a {
         let other = move |entry: &&Arc<Entry>| {
-            let now = self.slot(file.key.0).map(|s| s.now.lock());
+            let now = self.slot(file.slot).map(|s| s.now.lock());
             let held = now.as_ref().and_then(|n| n.skills.get(&entry.uri)?.held());
             held.is_some_and(|held| held != *entry)
         };
@@ -472,7 +471,7 @@ impl Host {
 
     /// Opens the windows of what is about to be served; stale if one of the skills moved on.
     fn admit(&self, file: &File, bytes: Verified) -> Result<Verified, ReadError> {
-        let slot = file.key.0;
+        let slot = file.slot;
         let Some(s) = self.slot(slot) else {
             return Err(ReadError::Internal);
         };
@@ -531,16 +530,13 @@ impl Host {
                     Standing::Revoked => refuse(Refusal::revoked, uri, ""),
                 }
             }
-            Some(Decision::Serve(expected, from, loads)) => {
-                let (digest, front) = expected.key();
-                Ok(Resolved::File(File {
-                    key: (slot, digest, front),
-                    expected,
-                    from,
-                    loads,
-                    claims,
-                }))
-            }
+            Some(Decision::Serve(expected, from, loads)) => Ok(Resolved::File(File {
+                slot,
+                expected,
+                from,
+                loads,
+                claims,
+            })),
         }
     }
 
@@ -559,11 +555,11 @@ impl Host {
     }
 
     async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
-        if let Some(bytes) = self.memory.get(&file.key) {
+        if let Some(bytes) = self.memory.get(&file.key()) {
             return Ok(bytes);
         }
         let File {
-            key: (slot, ..),
+            slot,
             expected,
             claims,
             ..
@@ -581,7 +577,7 @@ impl Host {
             let room = self.memory.room(expected.size, deadline).await;
             let room = room.ok_or_else(late)?;
             if let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await {
-                self.memory.put(file.key, bytes.clone(), room);
+                self.memory.put(file.key(), bytes.clone(), room);
                 return Ok(bytes);
             }
         }
@@ -609,7 +605,7 @@ impl Host {
                 };
                 match verdict {
                     Ok(bytes) => {
-                        self.memory.put(file.key, bytes.clone(), room);
+                        self.memory.put(file.key(), bytes.clone(), room);
                         self.save(slot, expected, &bytes, admitted);
                         return Ok(bytes);
                     }
@@ -1410,7 +1406,7 @@ async fn ask_known(
 
 /// A file that may be read, as the entries in force describe it.
 struct File {
-    key: Key,
+    slot: u16,
     expected: Expected,
     from: From,
     /// The entries that reading it loads.
@@ -1420,8 +1416,12 @@ struct File {
 
 impl File {
     fn asked(&self) -> Asked {
-        let (slot, digest, front) = self.key;
-        (slot, Arc::clone(&self.expected.uri), Some((digest, front)))
+        let uri = Arc::clone(&self.expected.uri);
+        (self.slot, uri, Some(self.expected.key()))
+    }
+
+    fn key(&self) -> Key {
+        (self.slot, self.expected.key())
     }
 }
 

@@ -9,6 +9,7 @@
 
 use super::private::{PrivateDir, Unsafe};
 use crate::domain::digest::Digest;
+use crate::domain::manifest::MAX_BYTES;
 use crate::domain::name::Label;
 use crate::domain::verify::{Expected, Untrusted, Verified, verify};
 use parking_lot::Mutex;
@@ -213,13 +214,17 @@ impl Shelf {
             return None;
         }
         let sub = self.dir.existing(&aa).ok()?;
-        let bytes = match sub.read(&name, expected.size) {
+        let bytes = match sub.read(&name, MAX_BYTES) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
                 return self.reject(&sub, &name, &e);
             }
             Err(_) => return None,
         };
+        // Right for its digest, but the entry claims another size: as with the frontmatter below.
+        if bytes.len() as u64 != expected.size && Digest::of(&bytes) == expected.digest {
+            return None;
+        }
         match verify(Untrusted::new(bytes), expected) {
             Ok(verified) => {
                 self.cache.hits.fetch_add(1, Ordering::Relaxed);
@@ -291,4 +296,42 @@ pub fn forget(dir: &Path, label: &Label) -> io::Result<u64> {
 fn place(digest: Digest) -> (String, String) {
     let hex = digest.hex();
     (hex.chars().take(2).collect(), hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hr_82_a_blob_goes_when_it_is_wrong_and_not_when_an_entry_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&dir.path().join("cache"), DEFAULT_CAP).unwrap();
+        let shelf = cache.shelf(&"lab".parse().unwrap(), "id").unwrap();
+        let right = Expected {
+            uri: "skill://s/x".into(),
+            digest: Digest::of(b"some bytes"),
+            size: 10,
+            frontmatter: None,
+        };
+        let bytes = verify(Untrusted::new(b"some bytes".to_vec()), &right).unwrap();
+        shelf.save(right.digest, &bytes);
+        for size in [0, 9, 11, MAX_BYTES] {
+            let lie = Expected {
+                size,
+                ..right.clone()
+            };
+            assert!(shelf.load(&lie).is_none(), "{size}");
+        }
+        assert_eq!(cache.figures().rejected, 0);
+        assert_eq!(shelf.load(&right).unwrap().bytes(), &b"some bytes"[..]);
+        let (aa, name) = place(right.digest);
+        let file = shelf.dir.path().join(aa).join(name);
+        for wrong in [&b"some byteS"[..], b"some", b""] {
+            std::fs::remove_file(&file).unwrap();
+            std::fs::write(&file, wrong).unwrap();
+            assert!(shelf.load(&right).is_none() && !file.exists(), "{wrong:?}");
+            shelf.save(right.digest, &bytes);
+        }
+        assert_eq!(cache.figures().rejected, 3);
+    }
 }
