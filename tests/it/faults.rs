@@ -488,6 +488,10 @@ fn f16_tampered_state_holds_lists_and_approves_nothing() {
             let standing = Standing::begin(&rig, 5.0, &right[..count]);
             if scene != &down {
                 labels.iter().for_each(|l| rig.ready(l));
+            } else {
+                until("both to be down", 20.0, || {
+                    labels.iter().all(|l| rig.server(l)["state"] == "down")
+                });
             }
             let [lab, twin] = labels.map(|l| format!("{l}/s/a.txt"));
             let without = match file {
