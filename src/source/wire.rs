@@ -191,15 +191,9 @@ fn entry(raw: &str) -> Result<Entry, Declined> {
             uri: Cow<'a, str>,
         }
         let named: Option<Named> = serde_json::from_str(raw).ok();
-        let uri = named.map(|n| n.uri).filter(|u| u.len() <= MAX_PATH);
         let (len, most) = (raw.len(), MAX_ENTRY >> 20);
-        return Err(Declined {
-            dir: uri
-                .as_deref()
-                .and_then(|u| RelPath::of_uri(u).ok()?.parent()),
-            uri: uri.as_deref().map(Into::into),
-            reason: Reason::Malformed(format!("{len} bytes, more than {most} MiB")),
-        });
+        let why = format!("{len} bytes, more than {most} MiB");
+        return Err(unread(named.as_ref().map(|n| &*n.uri), why));
     }
     match strict(raw) {
         Ok(value) => Entry::parse(&value),
@@ -209,15 +203,18 @@ fn entry(raw: &str) -> Result<Entry, Declined> {
                 .as_ref()
                 .and_then(|v| v.get("uri"))
                 .and_then(Value::as_str);
-            let dir = uri
-                .and_then(|u| RelPath::of_uri(u).ok())
-                .and_then(|p| p.parent());
-            Err(Declined {
-                uri: uri.map(Into::into),
-                dir,
-                reason: Reason::Malformed(e.to_string()),
-            })
+            Err(unread(uri, e.to_string()))
         }
+    }
+}
+
+/// An entry whose JSON is not read, by its URI if that can be one.
+fn unread(uri: Option<&str>, why: String) -> Declined {
+    let uri = uri.filter(|u| u.len() <= MAX_PATH);
+    Declined {
+        uri: uri.map(Into::into),
+        dir: uri.and_then(|u| RelPath::of_uri(u).ok()?.parent()),
+        reason: Reason::Malformed(why),
     }
 }
 
