@@ -2,10 +2,11 @@
 //!
 //! F19 is in `crash`, F22, F23 and F30 are in `load`.
 
-use crate::faults::looping;
+use crate::faults::{A, B, looping, two_files};
+use crate::nonroot;
 use crate::rig::{
-    FuseForAll, Out, Proc, Rig, is_root, kill, mounts_at, ok, processes_with, run, sha256, skill,
-    skill_md, until, wait,
+    Out, Proc, Rig, is_root, kill, mounts_at, ok, processes_with, run, sha256, skill, skill_md,
+    until, wait,
 };
 use crate::standing::{CONTROL, Standing, control};
 use rustix::process::Signal;
@@ -18,13 +19,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
-
-const A: (&str, &str) = ("lab/s/a.txt", "a\n");
-const B: (&str, &str) = ("lab/s/b.txt", "b\n");
-
-fn two_files() -> Value {
-    json!({"skills": [skill("s", json!({"a.txt": "a\n", "b.txt": "b\n"}))]})
-}
 
 fn with_rules(rules: Value) -> Value {
     let mut scene = two_files();
@@ -227,19 +221,9 @@ fn f25_a_second_daemon_shares_what_is_kept_and_is_refused_at_the_same_place() {
     standing.end(&rig);
 }
 
-/// A rig whose programs are a user's, who may mount.
-fn of_a_user() -> (Rig, Option<FuseForAll>) {
-    let mut rig = Rig::new();
-    let open = is_root().then(|| {
-        rig.become_user(65534);
-        FuseForAll::open()
-    });
-    (rig, open)
-}
-
 #[test]
 fn f26_a_users_mount_stands_the_same_faults() {
-    let (mut rig, _open) = of_a_user();
+    let (mut rig, _open) = nonroot::rig();
     let lie = json!([{"method": "resources/read", "uri": "skill://s/a.txt", "serve": "x\n"}]);
     rig.scene("lab", with_rules(lie));
     rig.up_beside_control(&["lab"], "5", &[]);
@@ -318,7 +302,7 @@ fn f26_a_users_mount_stands_the_same_faults() {
 #[test]
 fn f26_a_users_mount_on_a_full_disk_costs_one_warning() {
     assert!(is_root(), "only root can mount the small disk of this test");
-    let (mut rig, _open) = of_a_user();
+    let (mut rig, _open) = nonroot::rig();
     let big = "x".repeat(3 << 20);
     let files = json!({"a.txt": A.1, "x": {"fill": "x", "size": big.len()}});
     rig.scene("lab", json!({"skills": [skill("s", files)]}));
@@ -345,7 +329,7 @@ fn f26_a_users_mount_on_a_full_disk_costs_one_warning() {
 
 #[test]
 fn f26_a_users_mount_in_use_ends_by_any_signal() {
-    let (mut rig, _open) = of_a_user();
+    let (mut rig, _open) = nonroot::rig();
     let hang = json!([{"method": "resources/read", "uri": "skill://s/b.txt", "hang": true}]);
     rig.scene("lab", with_rules(hang));
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -438,7 +422,7 @@ fn f27_other_users_see_nothing_of_mount_cache_and_state() {
 #[test]
 fn f27_root_sees_nothing_of_a_users_mount() {
     assert!(is_root(), "only root can be root and somebody else");
-    let (mut rig, _open) = of_a_user();
+    let (mut rig, _open) = nonroot::rig();
     rig.scene("lab", two_files());
     rig.up_beside_control(&["lab"], "5", &[]);
     let standing = Standing::begin(&rig, 5.0, &[A, B]);

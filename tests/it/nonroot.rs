@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 /// A rig whose programs all run as `nobody`, unless the tests have no rights themselves.
-fn rig() -> (Rig, Option<FuseForAll>) {
+pub(crate) fn rig() -> (Rig, Option<FuseForAll>) {
     let mut rig = Rig::new();
     let open = is_root().then(|| {
         rig.become_user(65534);
