@@ -1037,7 +1037,9 @@ impl Host {
         let branch = Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, unix_now());
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
-        self.memo.lock().retain(|(of, ..), _| *of != slot);
+        // What was answered may be answered otherwise now; what was not is not.
+        let keep = |of, e| of != slot || e == ReadError::TimedOut;
+        self.memo.lock().retain(|(of, ..), (_, e)| keep(*of, *e));
     }
 
     /// Puts the next tree in place and tells the kernel what differs. Only the writer and its

@@ -4,7 +4,9 @@
 //! the steps (`src/store/crash.rs`), and then once for each step, at which the daemon dies. At
 //! random moments under load: [`f19_readers_of_a_killed_daemon_end_and_the_next_one_goes_on`].
 
-use crate::rig::{Out, Proc, Rig, kill, ok, processes_with, run, sha256, skill, skill_md, until};
+use crate::rig::{
+    Out, Proc, Rig, kill, ok, processes_with, run, sha256, skill, skill_md, still_there, until,
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +68,12 @@ impl Story<'_> {
             match (probe(self.rig), runs) {
                 (true, _) => return Ok(()),
                 (false, false) => return Err(Killed),
-                (false, true) => assert!(Instant::now() < end, "it does not come: {what}"),
+                (false, true) if Instant::now() < end => {}
+                (false, true) => panic!(
+                    "it does not come: {what}\n{}its steps:\n{}",
+                    threads(self.daemon.pid()),
+                    fs::read_to_string(steps_of(self.rig)).unwrap_or_default()
+                ),
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -155,6 +162,27 @@ impl Story<'_> {
     }
 }
 
+/// Where a daemon notes the steps it takes.
+fn steps_of(rig: &Rig) -> PathBuf {
+    rig.dir().join("steps")
+}
+
+/// What each thread of a process does: its name, its state, and where it waits in the kernel.
+fn threads(pid: i32) -> String {
+    let mut lines = String::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+    {
+        let Ok(task) = task else { continue };
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let (stat, at) = (read("stat"), read("wchan"));
+        let begin: Vec<&str> = stat.split_inclusive(' ').take(3).collect();
+        lines += &format!("{} {at}\n", begin.concat());
+    }
+    lines
+}
+
 /// What the cache holds: each file's name, and whether it is what the name says.
 fn blobs(rig: &Rig) -> BTreeMap<String, bool> {
     let files = rig.stored("cache").into_iter().map(|(p, _)| p);
@@ -186,8 +214,7 @@ fn temporary(rig: &Rig) -> Vec<PathBuf> {
 fn records(rig: &Rig, name: &str) -> Vec<Value> {
     let files = rig.stored("state").into_iter().map(|(p, _)| p);
     let files = files.filter(|p| p.file_name().unwrap().to_string_lossy().starts_with(name));
-    // One that is gone by now was removed after we saw its name.
-    let texts = files.filter_map(|p| fs::read_to_string(p).ok());
+    let texts = files.filter_map(|p| still_there(fs::read_to_string(p)));
     texts
         .map(|text| {
             let (digest, body) = text.split_once('\n').expect("two parts");
@@ -222,7 +249,7 @@ fn listed(rig: &Rig) -> BTreeSet<String> {
 /// and the steps it took.
 fn play(rig: &Rig, kill_at: &str) -> (Known, Out, Vec<String>) {
     rig.scene("lab", scene(&["b"]));
-    let steps = rig.dir().join("steps");
+    let steps = steps_of(rig);
     let mut command = rig.daemon_command(&[("lab", &rig.scripted("lab"))], &EACH);
     command.env("MOUNT_SKILLS_STEPS", &steps);
     command.env("MOUNT_SKILLS_KILL_AT", kill_at);

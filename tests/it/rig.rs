@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -222,6 +222,15 @@ pub(crate) fn processes_with(text: &str) -> Vec<(i32, String)> {
         }
     }
     found
+}
+
+/// What was found, if it is still there: a daemon at work removes files while we look.
+#[track_caller]
+pub(crate) fn still_there<T>(found: io::Result<T>) -> Option<T> {
+    match found {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        found => Some(found.unwrap()),
+    }
 }
 
 /// The file system types mounted at a path, the one on top last.
@@ -1002,9 +1011,13 @@ impl Rig {
     pub(crate) fn stored(&self, dir: &str) -> Vec<(PathBuf, u32)> {
         let mut found = Vec::new();
         let mut todo = vec![self.dir().join(dir)];
+        assert!(todo[0].is_dir(), "{todo:?}");
         while let Some(dir) = todo.pop() {
-            for entry in fs::read_dir(&dir).unwrap().flatten() {
-                let meta = entry.path().symlink_metadata().unwrap();
+            for entry in still_there(fs::read_dir(&dir)).into_iter().flatten() {
+                let entry = entry.unwrap();
+                let Some(meta) = still_there(entry.path().symlink_metadata()) else {
+                    continue;
+                };
                 found.push((entry.path(), meta.permissions().mode() & 0o7777));
                 if meta.is_dir() {
                     todo.push(entry.path());
