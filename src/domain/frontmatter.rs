@@ -774,6 +774,18 @@ impl Reading {
     }
 }
 
+impl std::ops::Neg for Reading {
+    type Output = Self;
+
+    fn neg(self) -> Self {
+        match self {
+            Self::Integer(value) => Self::integer(-value),
+            Self::LongInteger(value) => Self::LongInteger(-value),
+            Self::Float(value) => Self::Float(-value),
+        }
+    }
+}
+
 /// The JSON number if it was written as an integer and fits 64 bits.
 fn json_integer(json: &Number) -> Option<i128> {
     json.as_i64()
@@ -783,9 +795,9 @@ fn json_integer(json: &Number) -> Option<i128> {
 
 /// All numbers that a plain scalar may stand for: none, one, or two where YAML 1.1 and 1.2 differ.
 fn numbers(text: &str) -> Vec<Reading> {
-    let (sign, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (-1, rest),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    let (negative, unsigned) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
     // Checked before underscores go: `_1` is a word.
     let head = unsigned.strip_prefix('.').unwrap_or(unsigned);
@@ -811,11 +823,7 @@ fn numbers(text: &str) -> Vec<Reading> {
     } else {
         vec![float(&body)]
     };
-    let signed = |reading| match reading {
-        Reading::Integer(value) => Reading::integer(value * i128::from(sign)),
-        Reading::LongInteger(value) => Reading::LongInteger(value * f64::from(sign)),
-        Reading::Float(value) => Reading::Float(value * f64::from(sign)),
-    };
+    let signed = |reading: Reading| if negative { -reading } else { reading };
     found.into_iter().flatten().map(signed).collect()
 }
 
@@ -869,18 +877,10 @@ fn base_60(text: &str) -> Option<Reading> {
     }
 }
 
+/// A number with a fraction or an exponent, whose first character is a digit or a dot.
 fn float(text: &str) -> Option<Reading> {
-    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
-        None => (text, None),
-    };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let good = digits(whole)
-        && digits(fraction)
-        && exponent.is_none_or(|part| is_digits(part.strip_prefix(['+', '-']).unwrap_or(part)));
-    // The grammar above leaves out the words that the standard library also takes.
-    good.then(|| text.parse().ok().map(Reading::Float))?
+    // The words that the standard library also takes begin otherwise.
+    text.parse().ok().map(Reading::Float)
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -1042,6 +1042,8 @@ mod tests {
         190:20:30.15 => 685230.15 => 685230
         1:60 => "1:60" => 120
         1:030 => "1:030" => 90
+        1:60.5 => "1:60.5" => 120.5
+        1:30.5e1 => "1:30.5e1" => 365
         09:30 => 570 | "09:30" => 930
         1e3 => 1000 | 1e3 | "1e3" => 1 | 3
         6.02e-2 => 0.0602 => 6.02
@@ -1053,6 +1055,8 @@ mod tests {
         0 => 0 | -0.0 | "0" => false | null | ""
         .nan => ".nan" => null | 0 | "NaN"
         .inf => ".inf" => null | 1e308 | "inf"
+        -.inf => "-.inf" => null | -1e308
+        -18446744073709551615 => -18446744073709551615 => 18446744073709551615 | -1
         inf => "inf" => null | 1e308
         1e999 => "1e999" => 1e308 | null
         # integers that doubles do not hold
@@ -1239,13 +1243,20 @@ mod tests {
             fifteen("c")
         );
         let echo = format!("a: &a {}\nb: [*a, *a, *a]", "x".repeat(20_000));
+        let maps_deep = format!(
+            "a: &k {}{}\nb: {}*k{}",
+            "{m: ".repeat(20),
+            "}".repeat(20),
+            "[".repeat(12),
+            "]".repeat(12)
+        );
         let table: &[(&str, &str, usize)] = &[
             ("a: b: c", "not valid YAML", 2),
             ("a: 1\nb: [1", "not valid YAML", 4),
             ("a: 'é", "not valid YAML", 2),
             ("a: *k", "not valid YAML", 2),
             ("a: q\u{7}", "U+0007", 2),
-            ("a: 1\nb: q\0", "U+0000", 3),
+            ("a: 1\nb: q\0", "U+0000 is not allowed here, at line 3 column 5", 3),
             ("a: \"\\uD800\"", "not valid YAML", 2),
             ("\u{feff}a: 1", "U+FEFF", 2),
             ("a: 1\n\u{feff}b: 1", "byte order mark", 3),
@@ -1291,6 +1302,7 @@ mod tests {
             (&many, "more than 2000 values", 1001),
             (&deep, "more than 32 levels", 2),
             (&alias_deep, "more than 32 levels", 3),
+            (&maps_deep, "more than 32 levels", 3),
             (&large, "too large", 2),
             (&comment, "the limit is 65536", 2),
             (&laughs, "more than 2000 values", 5),
@@ -1320,11 +1332,72 @@ mod tests {
         let fields = (MAX_NODES - 1) / 2;
         let many: String = (0..fields).map(|i| format!("k{i}: v\n")).collect();
         let entry: Map<_, _> = (0..fields).map(|i| (format!("k{i}"), json!("v"))).collect();
-        assert_eq!(check(format!("---\n{many}---"), entry.into()), Ok(()));
+        assert_eq!(check(format!("---\n{many}---"), entry.clone().into()), Ok(()));
+
+        // One value more, and then one more than that.
+        let many = |list: &str| many.replacen("k0: v", &format!("k0: {list}"), 1);
+        let entry = |list: Value| {
+            let mut entry = entry.clone();
+            entry.insert("k0".into(), list);
+            Value::from(entry)
+        };
+        let file = format!("---\n{}---", many("[v]"));
+        assert_eq!(check(file, entry(json!(["v"]))), Ok(()));
+        let file = format!("---\n{}---", many("[v, v]"));
+        let text = message(check(file, entry(json!(["v", "v"]))));
+        assert!(text.contains("more than 2000 values"), "{text}");
 
         let long = "x".repeat(MAX_BYTES - "a: \n".len());
         let file = format!("---\na: {long}\n---\n{}", "body\n".repeat(100_000));
         assert_eq!(check(file, json!({"a": long})), Ok(()));
+
+        // The keys `a` and `b`, and twice the text.
+        for (half, passes) in [(MAX_BYTES / 2 - 1, true), (MAX_BYTES / 2, false)] {
+            let text = "x".repeat(half);
+            let file = format!("---\na: &k {text}\nb: *k\n---");
+            let outcome = check(file, json!({"a": text, "b": text}));
+            assert_eq!(outcome.is_ok(), passes, "{half} bytes twice");
+        }
+
+        // An alias costs what it stands for, whatever came before.
+        let (many, long) = ("v, ".repeat(1_500), "x".repeat(60_000));
+        for (yaml, value) in [
+            (format!("[{many}]"), json!(vec!["v"; 1_500])),
+            (long.clone(), json!(long)),
+        ] {
+            let file = format!("---\na: {yaml}\nb: &k [q]\nc: *k\n---");
+            let entry = json!({"a": value, "b": ["q"], "c": ["q"]});
+            assert_eq!(check(file, entry), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_difference_says_what_can_be_said() {
+        let difference = |yaml: &str, json: &str| {
+            let outcome = check_block(&format!("a: {yaml}"), &format!("{{\"a\": {json}}}"));
+            match outcome {
+                Err(FrontmatterError::Mismatch { difference, .. }) => difference,
+                other => panic!("{yaml} and {json}: {other:?}"),
+            }
+        };
+        // Text is shown up to a length; a difference beyond it is said by its place.
+        for (same, says) in [
+            (SHOWN_CHARS - 1, Difference::Value),
+            (SHOWN_CHARS, Difference::Text(SHOWN_CHARS + 1)),
+        ] {
+            let text = "x".repeat(same);
+            let (ours, theirs) = (format!("{text}y"), format!("\"{text}z\""));
+            assert_eq!(difference(&ours, &theirs), says, "{same} alike");
+        }
+        // A double holds 2^53, and loses 2^53 + 1 only to its neighbour.
+        for (ours, theirs, says) in [
+            ("9007199254740993", "9007199254740992", Difference::Precision),
+            ("9007199254740993", "5", Difference::Value),
+            ("9007199254740992", "9007199254740993", Difference::Value),
+            ("7", "8", Difference::Value),
+        ] {
+            assert_eq!(difference(ours, theirs), says, "{ours} and {theirs}");
+        }
     }
 
     #[test]
