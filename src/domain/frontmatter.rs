@@ -1256,7 +1256,11 @@ mod tests {
             ("a: 'é", "not valid YAML", 2),
             ("a: *k", "not valid YAML", 2),
             ("a: q\u{7}", "U+0007", 2),
-            ("a: 1\nb: q\0", "U+0000 is not allowed here, at line 3 column 5", 3),
+            (
+                "a: 1\nb: q\0",
+                "U+0000 is not allowed here, at line 3 column 5",
+                3,
+            ),
             ("a: \"\\uD800\"", "not valid YAML", 2),
             ("\u{feff}a: 1", "U+FEFF", 2),
             ("a: 1\n\u{feff}b: 1", "byte order mark", 3),
@@ -1332,7 +1336,10 @@ mod tests {
         let fields = (MAX_NODES - 1) / 2;
         let many: String = (0..fields).map(|i| format!("k{i}: v\n")).collect();
         let entry: Map<_, _> = (0..fields).map(|i| (format!("k{i}"), json!("v"))).collect();
-        assert_eq!(check(format!("---\n{many}---"), entry.clone().into()), Ok(()));
+        assert_eq!(
+            check(format!("---\n{many}---"), entry.clone().into()),
+            Ok(())
+        );
 
         // One value more, and then one more than that.
         let many = |list: &str| many.replacen("k0: v", &format!("k0: {list}"), 1);
@@ -1391,7 +1398,11 @@ mod tests {
         }
         // A double holds 2^53, and loses 2^53 + 1 only to its neighbour.
         for (ours, theirs, says) in [
-            ("9007199254740993", "9007199254740992", Difference::Precision),
+            (
+                "9007199254740993",
+                "9007199254740992",
+                Difference::Precision,
+            ),
             ("9007199254740993", "5", Difference::Value),
             ("9007199254740992", "9007199254740993", Difference::Value),
             ("7", "8", Difference::Value),
