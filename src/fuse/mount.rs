@@ -130,15 +130,18 @@ impl MountPoint {
                 );
                 return Err(place(&path, why));
             }
+            // Its guard may be faster, and then it was not the mount that answered.
+            let still = || mounted_at(&path).is_some_and(|m| m.device == mount.device);
             if rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
-                return Err(taken(&path));
+                if still() {
+                    return Err(taken(&path));
+                }
+                continue;
             }
             tracing::info!(
                 "{}: detaching the dead mount of an earlier run",
                 path.display()
             );
-            // Its guard may have been faster.
-            let still = || mounted_at(&path).is_some_and(|m| m.device == mount.device);
             if let Err(e) = detach(&path)
                 && still()
             {
