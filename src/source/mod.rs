@@ -8,10 +8,11 @@
 //! never answers for another server. A question that failed is never reported as "no such
 //! thing": only the server's own -32602 says that.
 
+pub mod listing;
 mod pace;
 pub mod session;
 mod transport;
-mod wire;
+pub mod wire;
 
 use crate::domain::manifest::{Declined, Entry};
 use crate::domain::verify::Untrusted;
