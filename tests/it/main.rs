@@ -41,5 +41,6 @@ mod semantics;
 mod spec_example;
 mod standing;
 mod troubleshooting;
+mod uris;
 mod verification;
 mod windows;
