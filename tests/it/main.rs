@@ -38,6 +38,7 @@ mod protocol;
 mod real_servers;
 mod rig;
 mod semantics;
+mod sessions;
 mod spec_example;
 mod standing;
 mod troubleshooting;
