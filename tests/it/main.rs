@@ -24,6 +24,7 @@ mod faults;
 mod faults_life;
 mod faults_protocol;
 mod frontmatter;
+mod fuzz_corpus;
 mod hostile;
 mod hygiene;
 mod identity;
