@@ -162,8 +162,8 @@ fn segment() -> impl Strategy<Value = String> {
 }
 
 /// What comes before the path.
-fn before() -> impl Strategy<Value = &'static str> {
-    prop_oneof![
+fn before() -> impl Strategy<Value = String> {
+    let spelled = prop_oneof![
         12 => Just("skill://"),
         4 => select(vec![
             "github://", "SKILL://", "Skill://", "git+ssh://", "a.b-c+1://", "file://", "https://", "x://", "skills://",
@@ -173,7 +173,10 @@ fn before() -> impl Strategy<Value = &'static str> {
             "file:/etc/", "\u{feff}skill://", "skill://skill://", "skill\n://", " skill://",
         ]),
         1 => select(vec!["skill://user@", "skill://user:secret@", "https://u:p@host:8080/", "skill://[::1]/", "skill://a:80/"]),
-    ]
+    ];
+    // With its colon it is the name of a directory.
+    let long = select(vec![253, 254, 255, 300]).prop_map(|n| format!("{}://", "s".repeat(n)));
+    prop_oneof![40 => spelled.prop_map(str::to_owned), 1 => long]
 }
 
 /// What is done to a URI.

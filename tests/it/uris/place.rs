@@ -8,7 +8,10 @@ pub(crate) fn path(uri: &str) -> Option<String> {
     let (scheme, rest) = uri.split_once("://")?;
     let mut letters = scheme.bytes();
     let first = letters.next().is_some_and(|b| b.is_ascii_alphabetic());
-    if !first || !letters.all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) {
+    if !first
+        || scheme.len() > 254
+        || !letters.all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+    {
         return None;
     }
     let mut names = Vec::new();
