@@ -17,8 +17,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-/// Takes any input; panics when something does not hold.
-type Target = fn(&[u8]);
+/// Takes any input, and says whether it was accepted; panics when something does not hold.
+type Target = fn(&[u8]) -> bool;
 
 /// The targets by name.
 pub(crate) const ALL: [(&str, Target); 6] = [
@@ -34,9 +34,9 @@ pub(crate) const ALL: [(&str, Target); 6] = [
 const URI: &str = "skill://s/SKILL.md";
 
 /// A line of a server's stdout → a message, and its result → what it says.
-pub(crate) fn line(data: &[u8]) {
+pub(crate) fn line(data: &[u8]) -> bool {
     let Some(result) = decode_line(data.to_vec()) else {
-        return;
+        return false;
     };
     assert!(
         serde_json::from_str::<&RawValue>(&result).is_ok(),
@@ -53,31 +53,32 @@ pub(crate) fn line(data: &[u8]) {
             "{line}"
         );
     }
-    if let Ok(page) = wire::list_page(&result) {
-        page.entries.iter().for_each(check_either);
-    }
-    if let Ok(Ok(entry)) = wire::get_result(&result, URI) {
+    let listed = wire::list_page(&result).map_or(Vec::new(), |page| page.entries);
+    listed.iter().for_each(check_either);
+    let got = wire::get_result(&result, URI).ok().and_then(Result::ok);
+    if let Some(entry) = &got {
         assert_eq!(&*entry.uri, URI);
-        check(&entry);
+        check(entry);
     }
-    if let Ok(page) = wire::directory_page(&result, "skill://s") {
-        for child in page.children {
-            assert_eq!(child.path.parent().unwrap().as_str(), "s");
-            safe(&child.path);
-        }
+    let children = wire::directory_page(&result, "skill://s").map_or(Vec::new(), |p| p.children);
+    for child in &children {
+        assert_eq!(child.path.parent().unwrap().as_str(), "s");
+        safe(&child.path);
     }
-    contents(result.as_bytes());
+    let read = contents(result.as_bytes());
+    listed.iter().any(Result::is_ok) || got.is_some() || !children.is_empty() || read
 }
 
 /// One entry of a listing.
-pub(crate) fn entry(data: &[u8]) {
+pub(crate) fn entry(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else {
-        return;
+        return false;
     };
     let Ok(page) = wire::list_page(&format!(r#"{{"skills":[{text}]}}"#)) else {
-        return;
+        return false;
     };
     page.entries.iter().for_each(check_either);
+    page.entries.iter().any(Result::is_ok)
 }
 
 fn check_either(entry: &Result<Entry, Declined>) {
@@ -127,28 +128,31 @@ fn safe(path: &RelPath) {
 }
 
 /// A URI → its place, and back.
-pub(crate) fn uri(data: &[u8]) {
+pub(crate) fn uri(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else {
-        return;
+        return false;
     };
     let found = RelPath::of_uri(text);
     let path = found.as_ref().ok().map(RelPath::as_str);
     assert_eq!(path, place::path(text).as_deref());
-    match found {
-        Ok(path) => {
-            safe(&path);
-            assert_eq!(RelPath::of_names(path.as_str()).as_ref(), Some(&path));
-            let again = path.to_uri();
-            if again.len() <= MAX_PATH {
-                assert_eq!(RelPath::of_uri(&again).as_ref(), Ok(&path));
-            }
+    let path = match found {
+        Ok(path) => path,
+        Err(e) => {
+            assert!(!e.to_string().is_empty());
+            return false;
         }
-        Err(e) => assert!(!e.to_string().is_empty()),
+    };
+    safe(&path);
+    assert_eq!(RelPath::of_names(path.as_str()).as_ref(), Some(&path));
+    let again = path.to_uri();
+    if again.len() <= MAX_PATH {
+        assert_eq!(RelPath::of_uri(&again).as_ref(), Ok(&path));
     }
+    true
 }
 
 /// A SKILL.md and, after a NUL, the frontmatter as JSON.
-pub(crate) fn frontmatter(data: &[u8]) {
+pub(crate) fn frontmatter(data: &[u8]) -> bool {
     let nul = data.iter().position(|b| *b == 0).unwrap_or(data.len());
     let (md, json) = (&data[..nul], data.get(nul + 1..).unwrap_or_default());
     let claimed = match serde_json::from_slice(json) {
@@ -156,7 +160,7 @@ pub(crate) fn frontmatter(data: &[u8]) {
         _ => Default::default(),
     };
     if compare(md, &claimed).is_err() {
-        return;
+        return false;
     }
     let start = md.strip_prefix("\u{feff}".as_bytes()).unwrap_or(md);
     let fences = start
@@ -189,19 +193,20 @@ pub(crate) fn frontmatter(data: &[u8]) {
             assert!(stands, "{value:?}");
         }
     }
+    true
 }
 
 /// The result of a read.
-pub(crate) fn contents(data: &[u8]) {
+pub(crate) fn contents(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else {
-        return;
+        return false;
     };
     let Ok(bytes) = wire::read_result(text, URI, 1 << 20) else {
-        return;
+        return false;
     };
     // What a reader of JSON without any cleverness finds there.
     let Ok(value) = serde_json::from_str::<Value>(text) else {
-        return;
+        return false;
     };
     let item = &value["contents"][0];
     assert_eq!(value["contents"].as_array().unwrap().len(), 1);
@@ -221,6 +226,7 @@ pub(crate) fn contents(data: &[u8]) {
     expected.size += 1;
     let again = wire::read_result(text, URI, 1 << 20).unwrap();
     assert!(verify(again, &expected).is_err());
+    true
 }
 
 /// A state of its own, and the names of its three files.
@@ -261,22 +267,22 @@ static STATE: LazyLock<(tempfile::TempDir, State, Vec<PathBuf>)> = LazyLock::new
     (dir, state, files)
 });
 
-/// Writes a file of the state and loads all: a letter says which one, and the rest is its body, or
-/// after a letter that is not a lower-case one the whole of it.
+/// Writes a file of the state and loads all. A letter says which file. What follows is its content,
+/// or after a letter that is no lower-case one the whole file.
 pub(crate) fn load(data: &[u8]) -> Stored {
-    let Some((which, body)) = data.split_first() else {
-        return load_file(0, b"");
-    };
-    // With the digest that fits it: otherwise nothing but that would ever be looked at.
-    let whole = match which.is_ascii_lowercase() {
-        true => with_digest(body),
-        false => body.to_vec(),
-    };
-    load_file(*which, &whole)
+    let (which, body) = data.split_first().unwrap_or((&0, b""));
+    load_file(*which, &file_of(*which, body))
 }
 
-fn with_digest(body: &[u8]) -> Vec<u8> {
-    [format!("{}\n", Digest::of(body)).as_bytes(), body].concat()
+/// With the digest that fits it, and for the right server: otherwise nothing but these would ever be
+/// looked at.
+fn file_of(which: u8, body: &[u8]) -> Vec<u8> {
+    if !which.is_ascii_lowercase() {
+        return body.to_vec();
+    }
+    let head = br#"{"version":1,"label":"lab","identity":"id","content":"#;
+    let record = [head, body, b"}"].concat();
+    [format!("{}\n", Digest::of(&record)).as_bytes(), &record].concat()
 }
 
 fn load_file(which: u8, whole: &[u8]) -> Stored {
@@ -291,20 +297,20 @@ fn is_empty(stored: &Stored) -> bool {
 }
 
 /// A file of the state, as [`load`] has it.
-pub(crate) fn state(data: &[u8]) {
+pub(crate) fn state(data: &[u8]) -> bool {
     let stored = load(data);
-    if let Some((which, body)) = data.split_first().filter(|_| !is_empty(&stored)) {
-        let body = match which.is_ascii_lowercase() {
-            true => body,
-            false => &body[body.iter().position(|b| *b == b'\n').unwrap() + 1..],
-        };
-        let mut whole = with_digest(body);
-        assert!(which.is_ascii_lowercase() || data[1..] == whole);
-        // One bit that differs, and nothing is believed.
-        let at = usize::from(body[body.len() / 3]) * 7 % whole.len();
-        whole[at] ^= 1;
-        assert!(is_empty(&load_file(*which, &whole)), "a bit at {at}");
+    let (which, body) = data.split_first().unwrap_or((&0, b""));
+    if is_empty(&stored) {
+        return false;
     }
+    let mut whole = file_of(*which, body);
+    let text = std::str::from_utf8(&whole).unwrap();
+    let (head, rest) = text.split_once('\n').unwrap();
+    assert_eq!(head, Digest::of(rest.as_bytes()).to_string());
+    // One bit that differs, and nothing is believed.
+    let at = body.iter().map(|b| usize::from(*b)).sum::<usize>() % whole.len();
+    whole[at] ^= 1;
+    assert!(is_empty(&load_file(*which, &whole)), "a bit at {at}");
     let (_, state, files) = &*STATE;
     stored.held.iter().for_each(|e| check(e));
     if let Some(listing) = &stored.listing {
@@ -319,4 +325,5 @@ pub(crate) fn state(data: &[u8]) {
     assert_eq!(again.verdicts, stored.verdicts);
     let entries = |s: Stored| s.listing.map(|l| l.entries);
     assert_eq!(entries(again), entries(stored));
+    true
 }

@@ -6,4 +6,6 @@ mod place;
 #[allow(dead_code)]
 mod targets;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::uri(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    targets::uri(data);
+});
