@@ -156,6 +156,9 @@ impl RelPath {
             path.push_str(scheme);
             path.push(':');
         }
+        if path.len() > MAX_NAME {
+            return Err(NameError::LongName(path.len()));
+        }
         for segment in rest.split('/') {
             let name = decode(segment)?;
             if path.is_empty() && name.ends_with(':') {
@@ -334,6 +337,9 @@ mod tests {
         assert!(path(&named(MAX_NAME)).is_ok());
         let over = MAX_NAME + 1;
         assert_eq!(path(&named(over)), Err(NameError::LongName(over)));
+        let scheme = |bytes: usize| format!("{}://a/b", "s".repeat(bytes - 1));
+        assert!(path(&scheme(MAX_NAME)).is_ok());
+        assert_eq!(path(&scheme(over)), Err(NameError::LongName(over)));
         // 16 names of 253 bytes, and one that fills up.
         let start = format!("skill:/{}", format!("/{}", "n".repeat(253)).repeat(16));
         let fill = |uri: usize| format!("{start}/{}", "m".repeat(uri - start.len() - 1));
