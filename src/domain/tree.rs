@@ -1811,6 +1811,88 @@ mod tests {
     }
 
     #[test]
+    fn hr_58_a_part_that_nothing_happened_to_is_taken_over_as_it_is() {
+        let other = |v| entry("skill://p/b", &[("x", v)]);
+        let declined = |dir: &str| {
+            Arc::new(Declined {
+                uri: Some(format!("skill://{dir}/SKILL.md").into()),
+                dir: RelPath::of_names(dir),
+                reason: Reason::NoSkillMd,
+            })
+        };
+        let make = |b: &Arc<Entry>, previous: Option<&Branch>, now| {
+            // Entries anew each time, as a server lists them.
+            let all = [entry("skill://a", &[("x", "1")]), Arc::clone(b)];
+            let shown = all.iter().map(shown).collect();
+            let beyond = Beyond {
+                dirs: ["p/q", "e/f"].map(|d| RelPath::of_names(d).unwrap()).into(),
+                ..Default::default()
+            };
+            let seen = Seen::new();
+            Branch::of_skills(1, shown, vec![declined("d")], &beyond, previous, &seen, now)
+        };
+        let v1 = make(&other("1"), None, 10);
+        let same = make(&other("1"), Some(&v1), 20);
+        let v2 = make(&other("2"), Some(&same), 30);
+        let beyond = |a: &Branch, b: &Branch| -> Vec<String> {
+            a.parts_beyond(b).map(|part| part.dir.to_string()).collect()
+        };
+        assert_eq!(v1.parts.len(), 3);
+        assert_eq!(beyond(&same, &v1), [""; 0]);
+        assert_eq!(beyond(&v2, &v1), ["p/b"]);
+        let dirs = [
+            "lab", "lab/a", "lab/d", "lab/e", "lab/e/f", "lab/p", "lab/p/b", "lab/p/q",
+        ];
+        let (t1, t2, t3) = (tree(v1), tree(same), tree(v2));
+        assert_eq!(changes(&t1, &t2), []);
+        for (a, b) in [(&t1, &t2), (&t2, &t3)] {
+            for dir in dirs {
+                let ino = |t: &Tree| find(t, dir).unwrap().ino;
+                assert_eq!(ino(a), ino(b), "{dir}");
+                assert_eq!(b.path(ino(b)).as_deref(), Some(dir));
+            }
+        }
+        let ino = |t: &Tree, path: &str| find(t, path).unwrap().ino;
+        assert_eq!(t3.parent(ino(&t3, "lab/p/b")), ino(&t3, "lab/p"));
+        assert_eq!(t3.parent(ino(&t3, "lab/p")), ino(&t3, "lab"));
+        assert_eq!(t3.parent(ino(&t3, "lab")), ROOT);
+        // Above what changed, the time is new; beside it, it is not.
+        let time = |path: &str| find(&t3, path).unwrap().mtime;
+        let times = [
+            "lab",
+            "lab/p",
+            "lab/p/b",
+            "lab/p/b/x",
+            "lab/p/b/SKILL.md",
+            "lab/a",
+        ];
+        assert_eq!(times.map(time), [30, 30, 30, 30, 10, 10]);
+    }
+
+    #[test]
+    fn hr_58_numbers_stay_when_a_skill_comes_to_lie_in_another_and_when_that_goes() {
+        let inner = || entry("skill://o/i", &[("x", "1")]);
+        let next = entry("skill://n", &[]);
+        let alone = branch(&[inner(), Arc::clone(&next)], None, 1);
+        let outer = entry("skill://o", &[("y", "1")]);
+        let nested = branch(&[outer, inner(), Arc::clone(&next)], Some(&alone), 2);
+        let again = branch(&[inner(), next], Some(&nested), 3);
+        let parts = [&alone, &nested, &again].map(|b| b.parts.len());
+        assert_eq!(parts, [2, 2, 2]);
+        let trees = [tree(alone), tree(nested), tree(again)];
+        // Not its SKILL.md: nested, its frontmatter is nobody's claim.
+        for path in ["lab/o", "lab/o/i", "lab/o/i/x", "lab/n/SKILL.md"] {
+            let [a, b, c] = trees.each_ref().map(|t| find(t, path).unwrap().ino);
+            assert_eq!((a, a), (b, c), "{path}");
+            for t in &trees {
+                assert_eq!(t.path(a).as_deref(), Some(path));
+            }
+        }
+        let y = find(&trees[1], "lab/o/y").unwrap().ino;
+        assert!(trees[0].attr(y).is_none() && trees[2].attr(y).is_none());
+    }
+
+    #[test]
     fn hr_112_pages_go_when_reading_ends_or_must_be_seen_again() {
         let (a, b) = (entry("skill://a", &[("x", "1")]), entry("skill://b", &[]));
         let with = |standing, window, previous: Option<&Branch>| {
