@@ -13,6 +13,7 @@ use super::text::Quoted;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -148,6 +149,34 @@ impl Frontmatter {
     }
 }
 
+/// What an entry says of its files, as the server sent it.
+#[derive(Debug)]
+pub enum Resources<'a> {
+    /// A manifest.
+    Rows(Vec<Row<'a>>),
+    /// `"dynamic"`.
+    Dynamic,
+}
+
+/// A row of a manifest as the server sent it: what is missing or of another type is none.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row<'a> {
+    #[serde(borrow, default, deserialize_with = "in_place")]
+    uri: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "in_place")]
+    digest: Option<Cow<'a, str>>,
+    #[serde(default)]
+    size: Option<u64>,
+}
+
+/// Text that is not copied unless an escape is in it.
+fn in_place<'a, D: Deserializer<'a>>(de: D) -> Result<Option<Cow<'a, str>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    Text::deserialize(de).map(|text| Some(text.0))
+}
+
 /// The valid entry of one skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -177,15 +206,38 @@ impl Entry {
     }
 
     fn check(value: &Value) -> Result<Self, Reason> {
-        let uri = value
-            .get("uri")
-            .and_then(Value::as_str)
-            .ok_or(Reason::Field("uri"))?;
+        let text = |value: &'_ Value, field: &str| {
+            let text = value.get(field).and_then(Value::as_str);
+            text.map(|text| Cow::Owned(text.to_owned()))
+        };
+        let row = |value: &Value| Row {
+            uri: text(value, "uri"),
+            digest: text(value, "digest"),
+            size: value.get("size").and_then(Value::as_u64),
+        };
+        let resources = match value.get("resources") {
+            Some(Value::Array(rows)) => Ok(Resources::Rows(rows.iter().map(row).collect())),
+            Some(Value::String(s)) if s == "dynamic" => Ok(Resources::Dynamic),
+            Some(_) => Err(Reason::Resources("neither an array nor \"dynamic\"")),
+            None => Err(Reason::Resources("missing")),
+        };
+        let uri = value.get("uri").and_then(Value::as_str);
+        let uri = uri.ok_or(Reason::Field("uri"))?;
+        let map = value.get("frontmatter").and_then(Value::as_object);
+        Self::of(uri, map, resources)
+    }
+
+    /// An entry from its parts.
+    ///
+    /// # Errors
+    /// The first reason found.
+    pub fn of(
+        uri: &str,
+        frontmatter: Option<&Map<String, Value>>,
+        resources: Result<Resources, Reason>,
+    ) -> Result<Self, Reason> {
         let dir = skill_dir(uri)?;
-        let map = value
-            .get("frontmatter")
-            .and_then(Value::as_object)
-            .ok_or(Reason::Field("frontmatter"))?;
+        let map = frontmatter.ok_or(Reason::Field("frontmatter"))?;
         let name = map
             .get("name")
             .and_then(Value::as_str)
@@ -199,8 +251,8 @@ impl Entry {
                 segment: dir.last().into(),
             });
         }
-        let content = match value.get("resources") {
-            Some(Value::Array(rows)) => {
+        let content = match resources? {
+            Resources::Rows(rows) => {
                 let files = parse_files(rows, &dir)?;
                 if !files.iter().any(|f| &*f.uri == uri) {
                     return Err(Reason::NoSkillMd);
@@ -208,9 +260,7 @@ impl Entry {
                 let set = SetId::of(&files);
                 Content::Listed { files, set }
             }
-            Some(Value::String(s)) if s == "dynamic" => Content::Dynamic,
-            Some(_) => return Err(Reason::Resources("neither an array nor \"dynamic\"")),
-            None => return Err(Reason::Resources("missing")),
+            Resources::Dynamic => Content::Dynamic,
         };
         Ok(Self {
             uri: uri.into(),
@@ -293,17 +343,14 @@ fn skill_dir(uri: &str) -> Result<RelPath, Reason> {
 }
 
 /// Reads the rows of a manifest and checks them against each other.
-fn parse_files(rows: &[Value], dir: &RelPath) -> Result<Vec<FileEntry>, Reason> {
+fn parse_files(rows: Vec<Row>, dir: &RelPath) -> Result<Vec<FileEntry>, Reason> {
     if rows.len() > MAX_FILES {
         return Err(Reason::TooManyFiles(rows.len()));
     }
     let mut files = Vec::with_capacity(rows.len());
     let mut total = 0u64;
     for row in rows {
-        let uri = row
-            .get("uri")
-            .and_then(Value::as_str)
-            .ok_or(Reason::Field("resources[].uri"))?;
+        let uri = row.uri.as_deref().ok_or(Reason::Field("resources[].uri"))?;
         let bad = |reason| Reason::File {
             uri: cut(uri),
             reason: Box::new(reason),
@@ -313,15 +360,9 @@ fn parse_files(rows: &[Value], dir: &RelPath) -> Result<Vec<FileEntry>, Reason> 
         if !path.is_below(dir) {
             return Err(bad(Reason::Outside));
         }
-        let digest = row
-            .get("digest")
-            .and_then(Value::as_str)
-            .ok_or_else(|| bad(Reason::Field("digest")))?;
-        let digest = Digest::parse(digest).map_err(|e| bad(e.into()))?;
-        let size = row
-            .get("size")
-            .and_then(Value::as_u64)
-            .ok_or_else(|| bad(Reason::Field("size")))?;
+        let digest = row.digest.ok_or_else(|| bad(Reason::Field("digest")))?;
+        let digest = Digest::parse(&digest).map_err(|e| bad(e.into()))?;
+        let size = row.size.ok_or_else(|| bad(Reason::Field("size")))?;
         // The kernel answers a read of an empty file by itself: there is no later check.
         if size == 0 && digest != Digest::of(b"") {
             return Err(bad(Reason::NotEmpty));
@@ -343,9 +384,9 @@ fn parse_files(rows: &[Value], dir: &RelPath) -> Result<Vec<FileEntry>, Reason> 
 
 /// Finds two rows of one manifest that cannot both be files.
 fn clash(files: &[FileEntry]) -> Result<(), Reason> {
-    let mut seen: HashMap<&RelPath, &FileEntry> = HashMap::with_capacity(files.len());
+    let mut seen: HashMap<&str, &FileEntry> = HashMap::with_capacity(files.len());
     for file in files {
-        if let Some(other) = seen.insert(&file.path, file) {
+        if let Some(other) = seen.insert(file.path.as_str(), file) {
             let twice = if other.uri == file.uri {
                 Reason::Twice
             } else {
@@ -357,11 +398,8 @@ fn clash(files: &[FileEntry]) -> Result<(), Reason> {
             });
         }
     }
-    let dirs: HashSet<RelPath> = files
-        .iter()
-        .flat_map(|f| std::iter::successors(f.path.parent(), RelPath::parent))
-        .collect();
-    match files.iter().find(|f| dirs.contains(&f.path)) {
+    let dirs: HashSet<&str> = files.iter().flat_map(|f| f.path.above()).collect();
+    match files.iter().find(|f| dirs.contains(f.path.as_str())) {
         Some(file) => Err(Reason::File {
             uri: file.uri.to_string(),
             reason: Box::new(Reason::FileAndDirectory),

@@ -14,7 +14,7 @@
 
 use super::text::Quoted;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
 /// At most this many directory levels below a label.
 pub const MAX_LEVELS: usize = 64;
@@ -121,14 +121,14 @@ impl RelPath {
     /// # Errors
     /// As [`RelPath::of_uri`].
     pub fn within(uri: &Arc<str>) -> Result<Self, NameError> {
-        let path = Self::of_uri(uri)?;
-        let from = uri.strip_suffix(path.as_str()).map(|before| before.len());
+        let path = path_of(uri)?;
+        let from = uri.strip_suffix(&*path).map(|before| before.len());
         Ok(match from.map(u16::try_from) {
             Some(Ok(from)) => Self {
                 text: Arc::clone(uri),
                 from,
             },
-            _ => path,
+            _ => Self::new(&path),
         })
     }
 
@@ -137,44 +137,7 @@ impl RelPath {
     /// # Errors
     /// The URI has no safe path.
     pub fn of_uri(uri: &str) -> Result<Self, NameError> {
-        if uri.len() > MAX_PATH {
-            return Err(NameError::TooLong(uri.len()));
-        }
-        if uri.contains(['?', '#']) {
-            return Err(NameError::QueryOrFragment);
-        }
-        let (scheme, rest) = uri.split_once("://").ok_or(NameError::NoScheme)?;
-        let scheme_ok = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-            && scheme
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
-        if !scheme_ok {
-            return Err(NameError::NoScheme);
-        }
-        let mut path = String::with_capacity(rest.len() + scheme.len() + 2);
-        if scheme != "skill" {
-            path.push_str(scheme);
-            path.push(':');
-        }
-        if path.len() > MAX_NAME {
-            return Err(NameError::LongName(path.len()));
-        }
-        for segment in rest.split('/') {
-            let name = decode(segment)?;
-            if path.is_empty() && name.ends_with(':') {
-                return Err(NameError::LooksLikeScheme(name));
-            }
-            if !path.is_empty() {
-                path.push('/');
-            }
-            path.push_str(&name);
-        }
-        let levels = path.split('/').count();
-        if levels > MAX_LEVELS {
-            return Err(NameError::TooDeep(levels));
-        }
-        // Never longer than the URI.
-        Ok(Self::new(&path))
+        path_of(uri).map(|path| Self::new(&path))
     }
 
     /// The path as text.
@@ -190,6 +153,12 @@ impl RelPath {
     /// The last name.
     pub fn last(&self) -> &str {
         self.as_str().rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The directories that it lies in, from the top.
+    pub fn above(&self) -> impl Iterator<Item = &str> {
+        let path = self.as_str();
+        path.match_indices('/').filter_map(|(at, _)| path.get(..at))
     }
 
     /// The directory that holds it; none for a path of one name.
@@ -306,8 +275,50 @@ pub enum NameError {
     LooksLikeScheme(String),
 }
 
+/// The path of a URI below its label.
+fn path_of(uri: &str) -> Result<String, NameError> {
+    if uri.len() > MAX_PATH {
+        return Err(NameError::TooLong(uri.len()));
+    }
+    if uri.contains(['?', '#']) {
+        return Err(NameError::QueryOrFragment);
+    }
+    let (scheme, rest) = uri.split_once("://").ok_or(NameError::NoScheme)?;
+    let scheme_ok = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    if !scheme_ok {
+        return Err(NameError::NoScheme);
+    }
+    let mut path = String::with_capacity(rest.len() + scheme.len() + 2);
+    if scheme != "skill" {
+        path.push_str(scheme);
+        path.push(':');
+    }
+    if path.len() > MAX_NAME {
+        return Err(NameError::LongName(path.len()));
+    }
+    for segment in rest.split('/') {
+        let name = decode(segment)?;
+        if path.is_empty() && name.ends_with(':') {
+            return Err(NameError::LooksLikeScheme(name.into_owned()));
+        }
+        if !path.is_empty() {
+            path.push('/');
+        }
+        path.push_str(&name);
+    }
+    let levels = path.split('/').count();
+    if levels > MAX_LEVELS {
+        return Err(NameError::TooDeep(levels));
+    }
+    // Never longer than the URI.
+    Ok(path)
+}
+
 /// Decodes one segment once and checks that it is a safe name.
-fn decode(segment: &str) -> Result<String, NameError> {
+fn decode(segment: &str) -> Result<Cow<'_, str>, NameError> {
     let name = percent_decode_str(segment)
         .decode_utf8()
         .map_err(|_| NameError::NotUtf8(segment.into()))?;
@@ -318,7 +329,7 @@ fn decode(segment: &str) -> Result<String, NameError> {
             Err(NameError::Unsafe(name.into_owned()))
         }
         n if n.len() > MAX_NAME => Err(NameError::LongName(n.len())),
-        _ => Ok(name.into_owned()),
+        _ => Ok(name),
     }
 }
 

@@ -479,11 +479,10 @@ impl Part {
             .filter(|((s, _), _)| is_dynamic(s))
             .map(|((s, _), i)| (s.entry.dir.join(SKILL_MD), i, s))
             .collect();
-        let taken: HashSet<String> = leaves
-            .keys()
-            .flat_map(|p| prefixes(p).chain([*p]))
-            .map(str::to_owned)
-            .collect();
+        // Only what is not listed can be in the way of something.
+        let asked = !dynamic.is_empty();
+        let paths = leaves.keys().copied().filter(|_| asked);
+        let taken: HashSet<&str> = paths.flat_map(|p| prefixes(p).chain([p])).collect();
         let in_the_way = |leaves: &BTreeMap<&str, Leaf>, path: &str| {
             taken.contains(path)
                 || prefixes(path).any(|p| skill_dirs.contains(p) || leaves.contains_key(p))
@@ -515,8 +514,10 @@ impl Part {
             }
         }
         // A mark must not make a file of what another mark needs as a directory.
-        let dirs: HashSet<&str> = leaves.keys().flat_map(|p| prefixes(p)).collect();
-        leaves.retain(|path, leaf| !(matches!(leaf, Leaf::Declined(_)) && dirs.contains(path)));
+        if !marks.is_empty() {
+            let dirs: HashSet<&str> = leaves.keys().flat_map(|p| prefixes(p)).collect();
+            leaves.retain(|path, leaf| !(matches!(leaf, Leaf::Declined(_)) && dirs.contains(path)));
+        }
         let mut builder = Builder::new(dir, &skill_dirs);
         for (path, leaf) in &leaves {
             builder.insert(path, leaf);

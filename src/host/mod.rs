@@ -1153,13 +1153,14 @@ impl Host {
         Some(saved)
     }
 
-    /// Keeps the journal of a server's windows, for ever.
+    /// Keeps the journal of a server's windows, for ever; while many open one after the other, for
+    /// a tenth of the time.
     async fn journal(self: Arc<Self>, slot: u16) {
         let Some(s) = self.slot(slot) else { return };
         let mut warned = false;
         loop {
             s.windows_due.notified().await;
-            let host = Arc::clone(&self);
+            let (host, began) = (Arc::clone(&self), Instant::now());
             let saved = blocking(move || {
                 let s = host.slot(slot)?;
                 let over = s.storing.lock();
@@ -1183,6 +1184,7 @@ impl Host {
                 tracing::warn!("{label}: open windows will not outlive a crash: {e}");
             }
             warned = matches!(saved, Some(Err(_)));
+            sleep(began.elapsed() * 9).await;
         }
     }
 

@@ -4,7 +4,7 @@
 //! in one object is seen (HR-43), and nothing is parsed that is not needed. Pure.
 
 use super::SourceError;
-use crate::domain::manifest::{Declined, Entry, Reason};
+use crate::domain::manifest::{Declined, Entry, Reason, Resources, Row};
 use crate::domain::name::{MAX_PATH, RelPath};
 use crate::domain::text::Quoted;
 use crate::domain::verify::Untrusted;
@@ -202,7 +202,12 @@ fn entry(raw: &str) -> Result<Entry, Declined> {
         let why = format!("{len} bytes, more than {most} MiB");
         return Err(unread(named.as_ref().map(|n| &*n.uri), why));
     }
-    match strict(raw) {
+    plain(raw).map_or_else(|| careful(raw), Ok)
+}
+
+/// Reads one entry, whatever it is.
+fn careful(raw: &str) -> Result<Entry, Declined> {
+    match strict(raw, 0) {
         Ok(value) => Entry::parse(&value),
         Err(e) => {
             let lenient: Option<Value> = serde_json::from_str(raw).ok();
@@ -213,6 +218,25 @@ fn entry(raw: &str) -> Result<Entry, Declined> {
             Err(unread(uri, e.to_string()))
         }
     }
+}
+
+/// A valid entry that has exactly the fields of the specification, as nearly all do: most of a large
+/// listing is rows, which are read in place. All else is read with more care.
+fn plain(raw: &str) -> Option<Entry> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Plain<'a> {
+        #[serde(borrow)]
+        uri: Cow<'a, str>,
+        #[serde(borrow)]
+        frontmatter: &'a RawValue,
+        #[serde(borrow)]
+        resources: Vec<Row<'a>>,
+    }
+    let entry: Plain = serde_json::from_str(raw).ok()?;
+    let front = strict(entry.frontmatter.get(), 1).ok()?;
+    let rows = Ok(Resources::Rows(entry.resources));
+    Entry::of(&entry.uri, front.as_object(), rows).ok()
 }
 
 /// An entry whose JSON is not read, by its URI if that can be one.
@@ -361,10 +385,11 @@ pub fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceError> {
     })
 }
 
-/// Parses JSON, refusing a key given twice in one object and nesting over [`MAX_DEPTH`].
-fn strict(raw: &str) -> Result<Value, serde_json::Error> {
+/// Parses JSON that lies at this depth, refusing a key given twice in one object and nesting over
+/// [`MAX_DEPTH`].
+fn strict(raw: &str, depth: usize) -> Result<Value, serde_json::Error> {
     let mut de = serde_json::Deserializer::from_str(raw);
-    let value = Strict(0).deserialize(&mut de)?;
+    let value = Strict(depth).deserialize(&mut de)?;
     de.end()?;
     Ok(value)
 }
@@ -496,6 +521,57 @@ mod tests {
                 .any(|r| r.contains("\"description\" is given twice")),
             "{reasons:?}"
         );
+    }
+
+    #[test]
+    fn what_is_read_in_place_is_what_is_read_with_care() {
+        let good = good("skill://t/SKILL.md").to_string();
+        let deep = |n: usize| format!("\"description\":{}{}", "[".repeat(n), "]".repeat(n));
+        let row = good
+            .split_once("[")
+            .unwrap()
+            .1
+            .trim_end_matches("]}")
+            .to_owned();
+        let twice = good.replace("]}", &format!(",{row}]}}"));
+        let mut texts = vec![
+            twice,
+            good.replace("\"size\":1", "\"size\":1,\"size\":1"),
+            good.replace("\"size\":1", "\"size\":1.0"),
+            good.replace("\"size\":1", "\"size\":-1"),
+            good.replace("\"size\":1", "\"size\":null"),
+            good.replace("\"size\":1", "\"size\":1,\"mimeType\":\"a\""),
+            good.replace("\"size\":1", "\"size\":1,\"m\":{\"a\":1,\"a\":2}"),
+            good.replace("\"size\"", "\"si\\u007ae\""),
+            good.replace("/t/", "/\\u0074/"),
+            good.replace("\"digest\":\"", "\"digest\":\"x"),
+            good.replace("\"d\"", "\"d\",\"description\":\"e\""),
+            good.replace("\"d\"", "{\"a\":1,\"a\":2}"),
+            good.replace("\"resources\":", "\"resources\":\"dynamic\",\"r\":"),
+            good.replace("\"resources\":", "\"more\":1,\"resources\":"),
+            good.replace("\"frontmatter\":", "\"frontmatter\":[],\"f\":"),
+        ];
+        // One level too many, and one that is allowed.
+        for n in [MAX_DEPTH - 3, MAX_DEPTH - 2, MAX_DEPTH - 1, MAX_DEPTH] {
+            let text = format!(
+                "\"description\":\"d\",{}",
+                deep(n).replace("description", "x")
+            );
+            texts.push(good.replace("\"description\":\"d\"", &text));
+        }
+        // What comes of a cut, and of another byte, anywhere.
+        texts.extend((0..good.len()).map(|at| good[..at].to_owned()));
+        for (at, byte) in good.bytes().enumerate() {
+            let mut text = good.clone().into_bytes();
+            text[at] = byte ^ 1;
+            texts.extend(String::from_utf8(text));
+        }
+        let mut loaded = 0;
+        for text in &texts {
+            assert_eq!(entry(text), careful(text), "{text}");
+            loaded += usize::from(entry(text).is_ok());
+        }
+        assert!(plain(&good).is_some() && (5..texts.len()).contains(&loaded));
     }
 
     #[test]
