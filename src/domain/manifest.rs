@@ -12,6 +12,7 @@ use super::name::{MAX_PATH, NameError, RelPath, SKILL_MD};
 use super::text::Quoted;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -150,8 +151,7 @@ impl Frontmatter {
 }
 
 /// What an entry says of its files, as the server sent it.
-#[derive(Debug)]
-pub enum Resources<'a> {
+enum Resources<'a> {
     /// A manifest.
     Rows(Vec<Row<'a>>),
     /// `"dynamic"`.
@@ -159,9 +159,9 @@ pub enum Resources<'a> {
 }
 
 /// A row of a manifest as the server sent it: what is missing or of another type is none.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row<'a> {
+struct Row<'a> {
     #[serde(borrow, default, deserialize_with = "in_place")]
     uri: Option<Cow<'a, str>>,
     #[serde(borrow, default, deserialize_with = "in_place")]
@@ -205,6 +205,26 @@ impl Entry {
         })
     }
 
+    /// A valid entry that has exactly the fields of the specification, as nearly all do: most of a
+    /// large listing is rows, which are read in place. None for all else, which is read with more
+    /// care. `front` reads the frontmatter.
+    pub fn plain(raw: &str, front: impl FnOnce(&str) -> Option<Value>) -> Option<Self> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Plain<'a> {
+            #[serde(borrow)]
+            uri: Cow<'a, str>,
+            #[serde(borrow)]
+            frontmatter: &'a RawValue,
+            #[serde(borrow)]
+            resources: Vec<Row<'a>>,
+        }
+        let entry: Plain = serde_json::from_str(raw).ok()?;
+        let front = front(entry.frontmatter.get())?;
+        let rows = Ok(Resources::Rows(entry.resources));
+        Self::of(&entry.uri, front.as_object(), rows).ok()
+    }
+
     fn check(value: &Value) -> Result<Self, Reason> {
         let text = |value: &'_ Value, field: &str| {
             let text = value.get(field).and_then(Value::as_str);
@@ -231,7 +251,7 @@ impl Entry {
     ///
     /// # Errors
     /// The first reason found.
-    pub fn of(
+    fn of(
         uri: &str,
         frontmatter: Option<&Map<String, Value>>,
         resources: Result<Resources, Reason>,

@@ -111,7 +111,8 @@ impl Memory {
         timeout(left, wait).await.ok()
     }
 
-    fn room_now(&self, bytes: u64) -> Option<Room<'_>> {
+    /// Room for so many bytes, if nobody need be waited for.
+    pub(super) fn room_now(&self, bytes: u64) -> Option<Room<'_>> {
         let mut inner = self.inner.lock();
         while inner.bytes > 0 && inner.bytes + bytes > MAX_BYTES {
             let mut oldest_first = inner.files.iter().rev();

@@ -576,7 +576,15 @@ impl Host {
             self.refuse(slot, refusal);
             error
         };
-        if self.shelved(slot, expected, Shelf::has).await == Some(true) {
+        // A small one is looked for and loaded at once; a large one waits for room only if it is there.
+        let small = expected.size <= INLINE_HASH;
+        let room = small.then(|| self.memory.room_now(expected.size)).flatten();
+        if let Some(room) = room {
+            if let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await {
+                self.memory.put(file.key(), bytes.clone(), room);
+                return Ok(bytes);
+            }
+        } else if self.shelved(slot, expected, Shelf::has).await == Some(true) {
             let room = self.memory.room(expected.size, deadline).await;
             let room = room.ok_or_else(late)?;
             if let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await {

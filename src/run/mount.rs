@@ -38,7 +38,8 @@ const RETURNED: i32 = 256 * 1024;
 pub(super) fn runtime() -> io::Result<tokio::runtime::Runtime> {
     return_memory();
     tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        // Most of what a read costs is one thread waking another. What takes long is done elsewhere.
+        .worker_threads(1)
         .enable_all()
         .build()
 }
@@ -188,8 +189,6 @@ async fn serve_mount(
     let mut end = End::new()?;
     let (mounted, gone) = mount::mount(point, &host, &handle, &upcalls, batches)?;
     end.gone = Some(gone);
-    tokio::spawn(Arc::clone(&host).run(inbox, changes));
-
     let (unmount, asked) = tokio::sync::mpsc::channel(1);
     end.asked = Some(asked);
     let control = match Control::bind(&Dirs::find().control(), &path) {
@@ -206,7 +205,13 @@ async fn serve_mount(
             None
         }
     };
-    let sessions = match start_sessions(args, &specs, &host, &mounted) {
+    // On a thread of its own: the tree of a large server is a moment's work.
+    let writer = Arc::clone(&host).run(inbox, changes);
+    let writer = std::thread::Builder::new()
+        .name("writer".into())
+        .spawn(move || handle.block_on(writer));
+    let started = writer.and_then(|_| start_sessions(args, &specs, &host, &mounted));
+    let sessions = match started {
         Ok(sessions) => sessions,
         Err(e) => {
             mounted.unmount();

@@ -53,6 +53,8 @@ const STABLE: Duration = Duration::from_secs(60);
 const LIST_TIME: Duration = Duration::from_secs(60);
 /// Pages of one directory that are read.
 const MAX_DIR_PAGES: usize = 100;
+/// A reply of a file that is longer than this is read aside.
+const INLINE: usize = 256 * 1024;
 /// Two listings of one server start at least this far apart.
 const LIST_GAP: Duration = Duration::from_secs(1);
 /// Hints of a change that come closer together than this are one.
@@ -494,7 +496,8 @@ impl Shared {
                 Question::Entry(uri) => (Method::Get, get_request(&uri)),
             };
             let reply = self.ask(connection, method, request, deadline).await;
-            gather.answer(reply.map_err(Ask::into_error))?;
+            let reply = reply.map_err(Ask::into_error);
+            gather = aside(move || gather.answer(reply).map(|()| gather)).await??;
         }
         Ok(gather.listing())
     }
@@ -705,7 +708,11 @@ impl Source for Shared {
             let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
             let request = ClientRequest::ReadResourceRequest(request);
             let raw = self.request(Method::Read, request, deadline).await?;
-            wire::read_result(&raw, uri, size)
+            if raw.len() <= INLINE {
+                return wire::read_result(&raw, uri, size);
+            }
+            let uri = uri.to_owned();
+            aside(move || wire::read_result(&raw, &uri, size)).await?
         })
     }
 
@@ -803,6 +810,14 @@ fn describe_transport(error: &(dyn std::error::Error + 'static)) -> String {
         cause = e.source();
     }
     printable(&text, 300)
+}
+
+/// Does what takes a while where nobody waits for it.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SourceError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| SourceError::Malformed("reading it failed".into()))
 }
 
 fn list_request(cursor: Option<String>) -> ClientRequest {

@@ -4,7 +4,7 @@
 //! in one object is seen (HR-43), and nothing is parsed that is not needed. Pure.
 
 use super::SourceError;
-use crate::domain::manifest::{Declined, Entry, Reason, Resources, Row};
+use crate::domain::manifest::{Declined, Entry, Reason};
 use crate::domain::name::{MAX_PATH, RelPath};
 use crate::domain::text::Quoted;
 use crate::domain::verify::Untrusted;
@@ -202,7 +202,8 @@ fn entry(raw: &str) -> Result<Entry, Declined> {
         let why = format!("{len} bytes, more than {most} MiB");
         return Err(unread(named.as_ref().map(|n| &*n.uri), why));
     }
-    plain(raw).map_or_else(|| careful(raw), Ok)
+    let front = |raw: &str| strict(raw, 1).ok();
+    Entry::plain(raw, front).map_or_else(|| careful(raw), Ok)
 }
 
 /// Reads one entry, whatever it is.
@@ -218,25 +219,6 @@ fn careful(raw: &str) -> Result<Entry, Declined> {
             Err(unread(uri, e.to_string()))
         }
     }
-}
-
-/// A valid entry that has exactly the fields of the specification, as nearly all do: most of a large
-/// listing is rows, which are read in place. All else is read with more care.
-fn plain(raw: &str) -> Option<Entry> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Plain<'a> {
-        #[serde(borrow)]
-        uri: Cow<'a, str>,
-        #[serde(borrow)]
-        frontmatter: &'a RawValue,
-        #[serde(borrow)]
-        resources: Vec<Row<'a>>,
-    }
-    let entry: Plain = serde_json::from_str(raw).ok()?;
-    let front = strict(entry.frontmatter.get(), 1).ok()?;
-    let rows = Ok(Resources::Rows(entry.resources));
-    Entry::of(&entry.uri, front.as_object(), rows).ok()
 }
 
 /// An entry whose JSON is not read, by its URI if that can be one.
@@ -571,7 +553,8 @@ mod tests {
             assert_eq!(entry(text), careful(text), "{text}");
             loaded += usize::from(entry(text).is_ok());
         }
-        assert!(plain(&good).is_some() && (5..texts.len()).contains(&loaded));
+        let plain = Entry::plain(&good, |raw| strict(raw, 1).ok());
+        assert!(plain.is_some() && (5..texts.len()).contains(&loaded));
     }
 
     #[test]

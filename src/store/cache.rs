@@ -264,7 +264,7 @@ impl Shelf {
         let save = || -> Result<(), Box<dyn std::error::Error>> {
             self.dir.check()?;
             let sub = self.dir.child(&aa)?;
-            Ok(sub.write(&name, Mode::RUSR, bytes.bytes())?)
+            Ok(sub.write_blob(&name, Mode::RUSR, bytes.bytes())?)
         };
         match save() {
             Ok(()) => {

@@ -178,13 +178,30 @@ impl PrivateDir {
         Ok(bytes)
     }
 
-    /// Writes a file beside its place and renames it there, so that it is whole or not at all.
-    pub fn write(&self, name: &str, mode: Mode, bytes: &[u8]) -> io::Result<()> {
-        self.write_by(name, mode, |file| crash::write_all(file, name, bytes))
+    /// Writes a file whose name is the digest of its content: beside its place, and renamed there.
+    /// After a power cut it may be damaged, which whoever loads it finds out; waiting for the disk
+    /// for each of ten thousand files would buy nothing.
+    pub fn write_blob(&self, name: &str, mode: Mode, bytes: &[u8]) -> io::Result<()> {
+        self.place(name, mode, |file| crash::write_all(file, name, bytes))
     }
 
-    /// As [`PrivateDir::write`], with somebody else to write the content.
-    pub fn write_by(
+    /// Writes a file beside its place and renames it there, so that it is whole or not at all, also
+    /// after a power cut.
+    pub fn write(
+        &self,
+        name: &str,
+        mode: Mode,
+        content: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.place(name, mode, |file| {
+            content(file)?;
+            crash::step("written", name);
+            // Before the rename: the name must not stand for a half-written file.
+            file.sync_all()
+        })
+    }
+
+    fn place(
         &self,
         name: &str,
         mode: Mode,
@@ -198,10 +215,7 @@ impl PrivateDir {
             let mut file = File::from(rustix::fs::openat(&self.fd, &*temp, flags, mode)?);
             crash::step("made", name);
             content(&mut file)?;
-            crash::step("written", name);
-            // Before the rename: after a crash the name must not stand for a half-written file.
-            file.sync_all()?;
-            crash::step("synced", name);
+            crash::step("complete", name);
             rustix::fs::renameat(&self.fd, &*temp, &self.fd, name)?;
             crash::step("renamed", name);
             Ok(())

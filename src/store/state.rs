@@ -212,7 +212,7 @@ impl State {
             content,
         };
         // Not put together in memory first: a listing may be large.
-        self.dir.write_by(name, Mode::RUSR | Mode::WUSR, |file| {
+        self.dir.write(name, Mode::RUSR | Mode::WUSR, |file| {
             writeln!(file, "{}", Digest::of(b""))?;
             let mut body = BufWriter::with_capacity(1 << 16, Hashed::of(file));
             serde_json::to_writer(&mut body, &record)?;
@@ -328,7 +328,11 @@ fn decode_entries(raw: &RawValue) -> Result<Vec<Arc<Entry>>, String> {
 }
 
 fn entries(raw: Vec<&RawValue>) -> Result<Vec<Arc<Entry>>, String> {
-    let entry = |raw| {
+    let entry = |raw: &RawValue| {
+        let front = |raw: &str| serde_json::from_str(raw).ok();
+        if let Some(entry) = Entry::plain(raw.get(), front) {
+            return Ok(Arc::new(entry));
+        }
         let entry = Entry::parse(&parsed(raw)?).map_err(|d| d.reason.to_string())?;
         Ok(Arc::new(entry))
     };

@@ -377,7 +377,7 @@ fn every_step_of_every_write() {
     drop(rig);
     let steps: Vec<String> = steps.iter().map(|s| everywhere(s)).collect();
     let kinds: BTreeSet<String> = steps.iter().map(|s| kind(s)).collect();
-    assert_eq!(kinds.len(), 26, "{kinds:#?}");
+    assert_eq!(kinds.len(), 25, "{kinds:#?}");
     let count = |step: &str| steps.iter().filter(|s| *s == step).count();
     let judged = count("renamed verdicts.json");
     assert_eq!(count("synced directory"), judged, "also after a power cut");
