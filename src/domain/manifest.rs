@@ -251,8 +251,8 @@ impl Entry {
     }
 
     /// Departures from the Agent Skills naming rules, which bind the server; the skill loads all
-    /// the same (HR-19).
-    pub fn warnings(&self) -> Vec<String> {
+    /// the same (HR-19). The description is the entry's.
+    pub fn warnings(&self, description: &str) -> Vec<String> {
         let mut out = Vec::new();
         let name = self.name();
         let plain = name.split('-').all(|part| {
@@ -264,7 +264,7 @@ impl Entry {
         if !plain || name.chars().count() > 64 {
             out.push("name is not 1 to 64 lower-case letters and digits joined by hyphens".into());
         }
-        let length = self.description().chars().count();
+        let length = description.chars().count();
         if length > 1024 {
             out.push(format!(
                 "description has {length} characters, the format allows 1024"
@@ -309,7 +309,8 @@ fn parse_files(rows: &[Value], dir: &RelPath) -> Result<Vec<FileEntry>, Reason> 
             uri: cut(uri),
             reason: Box::new(reason),
         };
-        let path = RelPath::of_uri(uri).map_err(|e| bad(e.into()))?;
+        let uri: Arc<str> = uri.into();
+        let path = RelPath::within(&uri).map_err(|e| bad(e.into()))?;
         if !path.is_below(dir) {
             return Err(bad(Reason::Outside));
         }
@@ -328,7 +329,7 @@ fn parse_files(rows: &[Value], dir: &RelPath) -> Result<Vec<FileEntry>, Reason> 
         }
         total = total.saturating_add(size);
         files.push(FileEntry {
-            uri: uri.into(),
+            uri,
             path,
             digest,
             size,
@@ -511,7 +512,7 @@ mod tests {
             e["frontmatter"]["description"] = description.into();
             let e = Entry::parse(&e).unwrap();
             assert_eq!(e.description(), description);
-            e.warnings()
+            e.warnings(description)
         };
         let (n64, d1024) = ("n".repeat(64), "é".repeat(1024));
         for good in ["a", "a-b2", &n64] {
@@ -738,8 +739,8 @@ mod tests {
     #[test]
     fn hr_19_naming_rules_only_warn() {
         let odd = |uri: &str, name: &str| Entry::parse(&entry(uri, name, vec![row(uri)])).unwrap();
-        assert_eq!(odd("skill://a_b/SKILL.md", "a_b").warnings().len(), 1);
-        assert_eq!(odd("skill://x--y/SKILL.md", "x--y").warnings().len(), 1);
-        assert_eq!(odd("skill://x-y/SKILL.md", "x-y").warnings().len(), 0);
+        assert_eq!(odd("skill://a_b/SKILL.md", "a_b").warnings("d").len(), 1);
+        assert_eq!(odd("skill://x--y/SKILL.md", "x--y").warnings("d").len(), 1);
+        assert_eq!(odd("skill://x-y/SKILL.md", "x-y").warnings("d").len(), 0);
     }
 }

@@ -103,11 +103,39 @@ impl fmt::Debug for Label {
 }
 
 /// A path below a label: one or more safe names joined by `/`.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RelPath(Arc<str>);
+#[derive(Clone)]
+pub struct RelPath {
+    /// The path is the end of this text: most URIs end in their path, and share it.
+    text: Arc<str>,
+    from: u16,
+}
 
 impl RelPath {
+    fn new(path: &str) -> Self {
+        let text = path.into();
+        Self { text, from: 0 }
+    }
+
+    /// The path of a URI below its label; takes no memory of its own where the URI ends in it.
+    ///
+    /// # Errors
+    /// As [`RelPath::of_uri`].
+    pub fn within(uri: &Arc<str>) -> Result<Self, NameError> {
+        let path = Self::of_uri(uri)?;
+        let from = uri.strip_suffix(path.as_str()).map(|before| before.len());
+        Ok(match from.map(u16::try_from) {
+            Some(Ok(from)) => Self {
+                text: Arc::clone(uri),
+                from,
+            },
+            _ => path,
+        })
+    }
+
     /// The path of a URI below its label.
+    ///
+    /// # Errors
+    /// The URI has no safe path.
     pub fn of_uri(uri: &str) -> Result<Self, NameError> {
         if uri.len() > MAX_PATH {
             return Err(NameError::TooLong(uri.len()));
@@ -128,6 +156,9 @@ impl RelPath {
             path.push_str(scheme);
             path.push(':');
         }
+        if path.len() > MAX_NAME {
+            return Err(NameError::LongName(path.len()));
+        }
         for segment in rest.split('/') {
             let name = decode(segment)?;
             if path.is_empty() && name.ends_with(':') {
@@ -143,33 +174,34 @@ impl RelPath {
             return Err(NameError::TooDeep(levels));
         }
         // Never longer than the URI.
-        Ok(Self(path.into()))
+        Ok(Self::new(&path))
     }
 
     /// The path as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.text.get(usize::from(self.from)..).unwrap_or_default()
     }
 
     /// Its names, from the top.
     pub fn components(&self) -> std::str::Split<'_, char> {
-        self.0.split('/')
+        self.as_str().split('/')
     }
 
     /// The last name.
     pub fn last(&self) -> &str {
-        self.0.rsplit('/').next().unwrap_or(&self.0)
+        self.as_str().rsplit('/').next().unwrap_or_default()
     }
 
     /// The directory that holds it; none for a path of one name.
     pub fn parent(&self) -> Option<Self> {
-        self.0.rsplit_once('/').map(|(dir, _)| Self(dir.into()))
+        let (dir, _) = self.as_str().rsplit_once('/')?;
+        Some(Self::new(dir))
     }
 
     /// Whether this path lies below `dir`.
     pub fn is_below(&self, dir: &RelPath) -> bool {
-        self.0
-            .strip_prefix(&*dir.0)
+        self.as_str()
+            .strip_prefix(dir.as_str())
             .is_some_and(|rest| rest.starts_with('/'))
     }
 
@@ -177,9 +209,9 @@ impl RelPath {
     /// is. Servers may spell theirs otherwise, so it is only for asking about paths that no
     /// entry has named.
     pub fn to_uri(&self) -> String {
-        let (scheme, rest) = match self.0.split_once(":/") {
+        let (scheme, rest) = match self.as_str().split_once(":/") {
             Some((scheme, rest)) if !scheme.contains('/') => (scheme, rest),
-            _ => ("skill", &*self.0),
+            _ => ("skill", self.as_str()),
         };
         let encoded: Vec<String> = rest
             .split('/')
@@ -192,24 +224,50 @@ impl RelPath {
     /// [`RelPath::components`].
     pub fn of_names(path: &str) -> Option<Self> {
         let safe = |n: &str| !matches!(n, "" | "." | "..") && !n.chars().any(char::is_control);
-        path.split('/').all(safe).then(|| Self(path.into()))
+        path.split('/').all(safe).then(|| Self::new(path))
     }
 
     /// `name` in this directory. The name must be a safe one of our own, such as `SKILL.md`.
     pub fn join(&self, name: &'static str) -> Self {
-        Self(format!("{}/{name}", self.0).into())
+        Self::new(&format!("{self}/{name}"))
+    }
+}
+
+impl PartialEq for RelPath {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for RelPath {}
+
+impl std::hash::Hash for RelPath {
+    fn hash<H: std::hash::Hasher>(&self, hasher: &mut H) {
+        self.as_str().hash(hasher);
+    }
+}
+
+impl PartialOrd for RelPath {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for RelPath {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_str().cmp(other.as_str())
     }
 }
 
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
@@ -279,6 +337,9 @@ mod tests {
         assert!(path(&named(MAX_NAME)).is_ok());
         let over = MAX_NAME + 1;
         assert_eq!(path(&named(over)), Err(NameError::LongName(over)));
+        let scheme = |bytes: usize| format!("{}://a/b", "s".repeat(bytes - 1));
+        assert!(path(&scheme(MAX_NAME)).is_ok());
+        assert_eq!(path(&scheme(over)), Err(NameError::LongName(over)));
         // 16 names of 253 bytes, and one that fills up.
         let start = format!("skill:/{}", format!("/{}", "n".repeat(253)).repeat(16));
         let fill = |uri: usize| format!("{start}/{}", "m".repeat(uri - start.len() - 1));

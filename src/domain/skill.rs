@@ -219,7 +219,10 @@ impl Skill {
 
     /// The server publishes something, the same or another.
     pub fn publish(&mut self, known: Known) {
-        self.known = known;
+        // The same again need not take up memory twice: tree and windows have what was there.
+        if self.known != known {
+            self.known = known;
+        }
         self.lapse();
     }
 

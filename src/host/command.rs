@@ -270,7 +270,7 @@ impl Host {
         if self.slot(slot).is_some_and(|s| s.server.locked.is_some()) {
             return Ok(());
         }
-        match self.keep_now(slot) {
+        match self.keep_verdicts(slot) {
             Some(Ok(())) => Ok(()),
             Some(Err(e)) => Err(Trouble::Failed(format!("{but}: {e}"))),
             None => Err(Trouble::Failed(format!(

@@ -5,6 +5,7 @@
 //! (`fuse::parked` has its own checks), the connection, and several servers.
 
 use super::*;
+use crate::domain::digest::Digest;
 use crate::domain::skill::Approval;
 use crate::domain::tree::{Lookup, ROOT};
 use crate::domain::verify::Untrusted;

@@ -64,7 +64,7 @@ const MEMO: Duration = Duration::from_secs(1);
 const MEMO_OF_TIMEOUT: Duration = Duration::from_secs(3);
 /// Files larger than this are hashed off the async threads.
 const INLINE_HASH: u64 = 256 * 1024;
-/// Status files are rewritten at most this often.
+/// Status files are rewritten at most this often, and for a tenth of the time at most.
 const REPORT_GAP: Duration = Duration::from_millis(100);
 /// A window that opened changes nothing that is shown; the tree learns of it this much later,
 /// once for all that opened meanwhile.
@@ -149,8 +149,10 @@ struct Slot {
     now: Mutex<Now>,
     /// Told when the journal of the windows is no longer what is on disk.
     windows_due: Notify,
-    /// Puts what is written to the state in order, so that the newest stays; whether the windows
-    /// are over.
+    /// Told when the stored listing is no longer the one that is known.
+    listing_due: Notify,
+    /// Puts what is written of verdicts and windows in order, so that the newest stays; whether
+    /// the windows are over.
     storing: Mutex<bool>,
 }
 
@@ -161,7 +163,6 @@ struct Now {
     skills: BTreeMap<Arc<str>, Skill>,
     /// Entries that are declined and have no URI to be known by.
     nameless: Vec<Arc<Declined>>,
-    seen: Seen,
     listing: Option<ListingNow>,
     list_error: Option<String>,
     /// Windows opened that the tree does not know of yet.
@@ -173,6 +174,8 @@ struct Now {
     walked: walk::Walked,
     /// Verdicts that changed and are not on disk yet.
     unsaved: Verdicts,
+    /// Whether the stored listing is another one.
+    unlisted: bool,
 }
 
 struct ListingNow {
@@ -264,19 +267,18 @@ impl Host {
         let mut labels = Vec::new();
         let mut slots = Vec::new();
         for (slot, server) in (1u16..).zip(servers) {
-            let now_of = Now::restored(&server);
+            let (now_of, seen) = Now::restored(&server);
             let view = match &now_of.listing {
                 None => View::Unlisted(Absent::Starting),
                 Some(_) => {
                     let (shown, declined) = now_of.show(policy, server.dynamic);
-                    let seen = &now_of.seen;
                     View::Listed(Arc::new(Branch::of_skills(
                         slot,
                         shown,
                         declined,
                         &Beyond::default(),
                         None,
-                        seen,
+                        &seen,
                         now,
                     )))
                 }
@@ -288,6 +290,7 @@ impl Host {
                 share: Share::new(),
                 now: Mutex::new(now_of),
                 windows_due: Notify::new(),
+                listing_due: Notify::new(),
                 storing: Mutex::new(false),
             });
         }
@@ -843,6 +846,7 @@ impl Host {
         let reporter = spawn(Arc::clone(&self).report_when_due(changes.clone())).abort_handle();
         for slot in (1u16..).zip(&self.slots).map(|(slot, _)| slot) {
             spawn(Arc::clone(&self).journal(slot));
+            spawn(Arc::clone(&self).keep_listing(slot));
         }
         while let Some(message) = messages.recv().await {
             match message {
@@ -910,6 +914,7 @@ impl Host {
                 .entry(Arc::clone(&uri))
                 .or_insert_with(|| Skill::new(Known::Withdrawn, Origin::Listed));
             let before = skill.verdict();
+            let listed = (skill.known().clone(), skill.origin());
             let result = match act {
                 Act::Publish(known) => {
                     skill.publish(known);
@@ -940,6 +945,7 @@ impl Host {
                 }
             };
             let after = skill.verdict();
+            now.unlisted |= listed != (skill.known().clone(), skill.origin());
             now.judged(&uri, before, after);
             now.forget_gone();
             if now.listing.is_none() && !now.skills.is_empty() {
@@ -1021,20 +1027,18 @@ impl Host {
         changes: &std_mpsc::Sender<Batch>,
     ) {
         let Some(s) = self.slot(slot) else { return };
-        let ((shown, declined), seen, beyond) = {
+        let ((shown, declined), beyond) = {
             let now = s.now.lock();
-            (
-                now.show(self.policy, s.server.dynamic),
-                now.seen.clone(),
-                now.beyond.clone(),
-            )
+            (now.show(self.policy, s.server.dynamic), now.beyond.clone())
         };
         let tree = self.tree();
         let previous = match tree.view(slot) {
             Some(View::Listed(branch)) => Some(&**branch),
             _ => None,
         };
-        let branch = Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, unix_now());
+        // What an earlier run saw is in the first branch.
+        let (seen, at) = (Seen::new(), unix_now());
+        let branch = Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, at);
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
         // What was answered may be answered otherwise now; what was not is not.
@@ -1064,39 +1068,76 @@ impl Host {
         }
     }
 
-    /// Stores listing and verdicts for the next run, without anybody waiting for it.
+    /// Stores what changed for the next run, without anybody waiting for it.
     fn keep(self: &Arc<Self>, slot: u16) {
+        let Some(s) = self.slot(slot) else { return };
+        s.listing_due.notify_one();
+        if s.now.lock().unsaved.is_empty() {
+            return;
+        }
         let host = Arc::clone(self);
-        spawn_blocking(move || {
-            let label = host.slot(slot).map(|s| s.server.label.clone());
-            if let (Some(Err(e)), Some(label)) = (host.keep_now(slot), label) {
-                tracing::warn!("{label}: the state cannot be stored: {e}");
-            }
-        });
+        spawn_blocking(move || host.warn_unkept(slot, host.keep_verdicts(slot)));
     }
 
-    /// Stores listing and verdicts; none if there is no state to store them in. Blocks on the
+    fn warn_unkept(&self, slot: u16, kept: Option<std::io::Result<()>>) {
+        if let (Some(Err(e)), Some(s)) = (kept, self.slot(slot)) {
+            tracing::warn!("{}: the state cannot be stored: {e}", s.server.label);
+        }
+    }
+
+    /// Stores the verdicts that changed; none if there is no state to store them in. Blocks on the
     /// disk.
-    pub fn keep_now(&self, slot: u16) -> Option<std::io::Result<()>> {
+    pub fn keep_verdicts(&self, slot: u16) -> Option<std::io::Result<()>> {
         let s = self.slot(slot)?;
         let state = s.server.state.as_ref()?;
         let _turn = s.storing.lock();
-        let tree = self.tree();
-        let seen = match tree.view(slot) {
+        let mut verdicts = std::mem::take(&mut s.now.lock().unsaved);
+        if s.server.locked.is_some() {
+            verdicts.clear();
+        }
+        if verdicts.is_empty() {
+            return Some(Ok(()));
+        }
+        let judged = state.save_verdicts(&verdicts);
+        if judged.is_err() {
+            // Tried again with the next change, unless that is about the same skill.
+            let mut now = s.now.lock();
+            for (uri, verdict) in verdicts {
+                now.unsaved.entry(uri).or_insert(verdict);
+            }
+        }
+        Some(judged)
+    }
+
+    /// Keeps the stored listing of a server, for ever. Writing a large one takes a while, so that
+    /// is done for a tenth of the time at most.
+    async fn keep_listing(self: Arc<Self>, slot: u16) {
+        let Some(s) = self.slot(slot) else { return };
+        loop {
+            s.listing_due.notified().await;
+            let (host, began) = (Arc::clone(&self), Instant::now());
+            blocking(move || host.warn_unkept(slot, host.save_listing(slot))).await;
+            sleep(began.elapsed() * 9).await;
+        }
+    }
+
+    /// Stores the listing if it changed; none if there is no state to store it in. Blocks on the
+    /// disk.
+    fn save_listing(&self, slot: u16) -> Option<std::io::Result<()>> {
+        let s = self.slot(slot)?;
+        let state = s.server.state.as_ref()?;
+        let seen = match self.tree().view(slot) {
             Some(View::Listed(branch)) => branch.seen(),
             _ => Seen::new(),
         };
-        let (listing, verdicts) = {
+        let listing = {
             let mut now = s.now.lock();
-            let mut verdicts = std::mem::take(&mut now.unsaved);
-            if s.server.locked.is_some() {
-                verdicts.clear();
+            if now.listing.is_none() || !std::mem::take(&mut now.unlisted) {
+                return Some(Ok(()));
             }
-            let named = now
-                .skills
-                .iter()
-                .filter(|(_, s)| s.origin() == Origin::Named);
-            let listing = now.listing.is_some().then(|| StoredListing {
+            let skills = now.skills.iter();
+            let named = skills.filter(|(_, s)| s.origin() == Origin::Named);
+            StoredListing {
                 entries: now
                     .skills
                     .values()
@@ -1106,23 +1147,13 @@ impl Host {
                     .map(|(uri, _)| Arc::clone(uri))
                     .collect::<BTreeSet<_>>(),
                 seen,
-            });
-            (listing, verdicts)
-        };
-        let judged = if verdicts.is_empty() {
-            Ok(())
-        } else {
-            state.save_verdicts(&verdicts)
-        };
-        if judged.is_err() {
-            // Tried again with the next change, unless that is about the same skill.
-            let mut now = s.now.lock();
-            for (uri, verdict) in verdicts {
-                now.unsaved.entry(uri).or_insert(verdict);
             }
+        };
+        let saved = state.save_listing(&listing);
+        if saved.is_err() {
+            s.now.lock().unlisted = true;
         }
-        let listed = listing.map_or(Ok(()), |l| state.save_listing(&l));
-        Some(judged.and(listed))
+        Some(saved)
     }
 
     /// Keeps the journal of a server's windows, for ever.
@@ -1158,9 +1189,11 @@ impl Host {
         }
     }
 
-    /// Ends all windows: the mount is over (HR-72). Blocks on the disk.
+    /// Ends all windows and stores what is left to store: the mount is over (HR-72). Blocks on the
+    /// disk.
     pub fn end_windows(&self) {
-        for s in &self.slots {
+        for (slot, s) in (1u16..).zip(&self.slots) {
+            self.warn_unkept(slot, self.save_listing(slot));
             let mut over = s.storing.lock();
             *over = true;
             if let Some(Err(e)) = s.server.state.as_ref().map(|state| state.save_windows(&[])) {
@@ -1181,7 +1214,7 @@ impl Host {
                     Some(e) => format!("connected; the listing failed: {e}"),
                     None => match self.tree().view(slot) {
                         Some(View::Listed(b)) => {
-                            report::count_line(b.skills().count(), b.declined().len())
+                            report::count_line(b.skills().count(), b.declined().count())
                         }
                         _ => "connected".into(),
                     },
@@ -1204,8 +1237,9 @@ impl Host {
     async fn report_when_due(self: Arc<Self>, changes: std_mpsc::Sender<Batch>) {
         loop {
             self.report_due.notified().await;
-            self.write_reports(Some(&changes));
-            sleep(REPORT_GAP).await;
+            let (host, changes, began) = (Arc::clone(&self), changes.clone(), Instant::now());
+            blocking(move || host.write_reports(Some(&changes))).await;
+            sleep(REPORT_GAP.max(began.elapsed() * 9)).await;
         }
     }
 
@@ -1224,8 +1258,8 @@ impl Host {
 }
 
 impl Now {
-    /// What an earlier run left of a server.
-    fn restored(server: &Server) -> Self {
+    /// What an earlier run left of a server, and when that was first seen.
+    fn restored(server: &Server) -> (Self, Seen) {
         let mut stored = server.state.as_ref().map(State::load).unwrap_or_default();
         if let Some(locked) = &server.locked {
             stored.verdicts = locked.clone();
@@ -1269,12 +1303,11 @@ impl Now {
                 unsaved.insert(uri, verdict);
             }
         }
-        Self {
+        let now = Self {
             link: Link::Starting,
             since: Instant::now(),
             skills,
             nameless: Vec::new(),
-            seen,
             listing,
             list_error: None,
             opened: false,
@@ -1282,7 +1315,9 @@ impl Now {
             retrieved: HashMap::new(),
             walked: walk::Walked::default(),
             unsaved,
-        }
+            unlisted: false,
+        };
+        (now, seen)
     }
 
     /// What the tree shows, and what it shows as declined.
@@ -1352,17 +1387,19 @@ impl Now {
         }
         let mut judged = Vec::new();
         for (uri, skill) in &mut self.skills {
-            let before = skill.verdict();
+            let (before, known) = (skill.verdict(), skill.known().clone());
             match named.remove(uri) {
                 Some(known) => skill.publish(known),
                 None if truncated.is_some() || skill.origin() == Origin::Named => {}
                 None => skill.publish(Known::Withdrawn),
             }
+            self.unlisted |= *skill.known() != known;
             judged.push((Arc::clone(uri), before, skill.verdict()));
         }
         for (uri, before, after) in judged {
             self.judged(&uri, before, after);
         }
+        self.unlisted |= self.listing.is_none() || !named.is_empty();
         for (uri, known) in named {
             self.skills.insert(uri, Skill::new(known, Origin::Listed));
         }

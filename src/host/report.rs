@@ -222,8 +222,8 @@ fn server_status(
     if peer.is_some_and(|p| p.skills && !p.resources) {
         warnings.push("it declares the Skills extension but not `resources`, as it must".into());
     }
-    let twins = branch.map(Branch::twins).unwrap_or_default();
-    warnings.extend(twins.iter().map(|(a, b)| {
+    let twins = branch.into_iter().flat_map(Branch::twins);
+    warnings.extend(twins.map(|(a, b)| {
         let (a, b) = (printable(a, TEXT), printable(b, TEXT));
         format!("{a:?} and {b:?} differ only by letter case or Unicode form")
     }));
@@ -247,9 +247,8 @@ fn server_status(
             .map(|b| skills(label, b, &now, policy))
             .unwrap_or_default(),
         declined: branch
-            .map(Branch::declined)
-            .unwrap_or_default()
-            .iter()
+            .into_iter()
+            .flat_map(Branch::declined)
             .map(|d| DeclinedStatus {
                 path: d
                     .dir
@@ -303,6 +302,8 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
             let above = std::iter::successors(e.dir.parent(), |d| d.parent());
             let outer = above.filter_map(|d| by_dir.get(d.as_str())).next();
             let fields = e.frontmatter.map();
+            let description = fields.get("description").and_then(|v| v.as_str());
+            let description = description.unwrap_or_default();
             let tools = fields.get("allowed-tools").map(|v| match v.as_str() {
                 Some(text) => printable(text, TEXT),
                 None => printable(&v.to_string(), TEXT),
@@ -314,7 +315,7 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
                 path,
                 uri: printable(&e.uri, TEXT),
                 name: printable(e.name(), 255),
-                description: printable(&e.description(), DESCRIPTION),
+                description: printable(description, DESCRIPTION),
                 state: skill.state(policy).into(),
                 changes: newest.map(|newest| Diff::between(e, newest).map(|p| printable(p, TEXT))),
                 files: e.files().len(),
@@ -325,7 +326,7 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
                     .then(|| "needs-consent".into()),
                 approved: approved(skill, policy).map(Into::into),
                 requested_tools: tools,
-                warnings: e.warnings(),
+                warnings: e.warnings(description),
             })
         })
         .collect()

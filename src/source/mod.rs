@@ -8,10 +8,11 @@
 //! never answers for another server. A question that failed is never reported as "no such
 //! thing": only the server's own -32602 says that.
 
+pub mod listing;
 mod pace;
 pub mod session;
 mod transport;
-mod wire;
+pub mod wire;
 
 use crate::domain::manifest::{Declined, Entry};
 use crate::domain::verify::Untrusted;
@@ -20,7 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use transport::{GroupWatch, Spawner, Target};
+pub use transport::{GroupWatch, Spawner, Target, decode_line};
 pub use wire::{ChildKind, DirChild};
 
 /// An answer that is on its way.

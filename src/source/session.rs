@@ -8,11 +8,12 @@
 //! Absent on purpose: polling. A listing is asked for after connecting, when somebody needs it,
 //! and again with growing gaps while it has not come whole.
 
+use super::listing::{Gather, Question};
 use super::pace::Pace;
 use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces};
 use super::wire::{self, DirChild, Next};
 use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
-use crate::domain::manifest::{Declined, Entry, Reason};
+use crate::domain::manifest::{Declined, Entry};
 use crate::domain::name::Label;
 use crate::domain::text::printable;
 use crate::domain::verify::Untrusted;
@@ -31,7 +32,7 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::{
     StreamableHttpClientTransportConfig, StreamableHttpError,
 };
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -48,18 +49,10 @@ const BACKOFF: (Duration, Duration, f64) =
     (Duration::from_millis(500), Duration::from_secs(30), 2.5);
 /// Uptime after which the gaps start small again.
 const STABLE: Duration = Duration::from_secs(60);
-/// What a listing may cost (HR-54).
+/// How long a listing may take (HR-54).
 const LIST_TIME: Duration = Duration::from_secs(60);
-const MAX_PAGES: usize = 10_000;
-const MAX_EMPTY_PAGES: usize = 16;
-const MAX_ENTRIES: usize = 100_000;
-const MAX_LIST_BYTES: usize = 96 << 20;
-/// Files of all skills of one listing.
-const MAX_LISTED_FILES: usize = 250_000;
 /// Pages of one directory that are read.
 const MAX_DIR_PAGES: usize = 100;
-/// Entries of one listing that `skills/get` is asked to decide between.
-const MAX_DISPUTES: usize = 32;
 /// Two listings of one server start at least this far apart.
 const LIST_GAP: Duration = Duration::from_secs(1);
 /// Hints of a change that come closer together than this are one.
@@ -488,107 +481,22 @@ impl Shared {
         std::future::pending().await
     }
 
-    /// Pages through `skills/list`, within bounds (HR-45, HR-54).
+    /// Asks for all that a listing is put together from.
     async fn list(
         &self,
         connection: &Connection,
         deadline: Instant,
     ) -> Result<Listing, SourceError> {
-        let mut found = Found::default();
-        let mut cursor: Option<String> = None;
-        let mut cursors = HashSet::new();
-        let (mut pages, mut empty, mut bytes, mut files) = (0, 0, 0, 0);
-        let mut ttl = Duration::MAX;
-        let truncated = loop {
-            let params = cursor
-                .clone()
-                .map(|c| PaginatedRequestParams::default().with_cursor(Some(c)));
-            let request = ListSkillsRequest {
-                params,
-                ..Default::default()
+        let mut gather = Gather::default();
+        while let Some(question) = gather.next().cloned() {
+            let (method, request) = match question {
+                Question::Page(cursor) => (Method::List, list_request(cursor)),
+                Question::Entry(uri) => (Method::Get, get_request(&uri)),
             };
-            let request = ClientRequest::ListSkillsRequest(request);
-            let page = match self.ask(connection, Method::List, request, deadline).await {
-                Ok(raw) => {
-                    bytes += raw.len();
-                    wire::list_page(&raw)
-                }
-                Err(e) => Err(e.into_error()),
-            };
-            let page = match page {
-                Ok(page) => page,
-                Err(e) if pages == 0 => return Err(e),
-                Err(e) => break Some(format!("page {}: {e}", pages + 1)),
-            };
-            pages += 1;
-            ttl = ttl.min(page.ttl);
-            empty = if page.entries.is_empty() {
-                empty + 1
-            } else {
-                0
-            };
-            let listed = |e: &Result<Entry, Declined>| e.as_ref().map_or(1, |e| e.files().len());
-            files += page.entries.iter().map(listed).sum::<usize>();
-            page.entries.into_iter().for_each(|e| found.add(e));
-            let next = match page.next {
-                Next::Cursor(next) => next,
-                Next::End => break None,
-                Next::Odd => break Some(format!("nextCursor of page {pages} is no text")),
-            };
-            if !cursors.insert(next.clone()) {
-                break Some(format!("the server repeated a cursor after {pages} pages"));
-            }
-            let over = [
-                (pages >= MAX_PAGES, format!("{MAX_PAGES} pages")),
-                (
-                    empty >= MAX_EMPTY_PAGES,
-                    format!("{MAX_EMPTY_PAGES} empty pages running"),
-                ),
-                (found.len() >= MAX_ENTRIES, format!("{MAX_ENTRIES} entries")),
-                (
-                    files >= MAX_LISTED_FILES,
-                    format!("{MAX_LISTED_FILES} files"),
-                ),
-                (
-                    bytes >= MAX_LIST_BYTES,
-                    format!("{} MiB", MAX_LIST_BYTES >> 20),
-                ),
-            ];
-            if let Some((_, limit)) = over.into_iter().find(|(over, _)| *over) {
-                break Some(format!("stopped at the limit of {limit}"));
-            }
-            cursor = Some(next);
-        };
-        let (mut listing, twice) = found.settle();
-        listing.truncated = truncated;
-        listing.ttl = ttl;
-        for uri in twice.into_iter().take(MAX_DISPUTES) {
-            let entry = match self.get_by(connection, &uri, deadline).await {
-                Ok(entry) => entry,
-                Err(_) => continue,
-            };
-            listing.declined.retain(|d| d.uri.as_deref() != Some(&uri));
-            match entry {
-                Ok(entry) => listing.entries.push(Arc::new(entry)),
-                Err(declined) => listing.declined.push(declined),
-            }
+            let reply = self.ask(connection, method, request, deadline).await;
+            gather.answer(reply.map_err(Ask::into_error))?;
         }
-        Ok(listing)
-    }
-
-    async fn get_by(
-        &self,
-        connection: &Connection,
-        uri: &str,
-        deadline: Instant,
-    ) -> Result<Result<Entry, Declined>, SourceError> {
-        match self
-            .ask(connection, Method::Get, get_request(uri), deadline)
-            .await
-        {
-            Ok(raw) => wire::get_result(&raw, uri),
-            Err(e) => Err(e.into_error()),
-        }
+        Ok(gather.listing())
     }
 
     /// Sends one request over one connection; the result as raw JSON.
@@ -897,6 +805,14 @@ fn describe_transport(error: &(dyn std::error::Error + 'static)) -> String {
     printable(&text, 300)
 }
 
+fn list_request(cursor: Option<String>) -> ClientRequest {
+    let params = cursor.map(|c| PaginatedRequestParams::default().with_cursor(Some(c)));
+    ClientRequest::ListSkillsRequest(ListSkillsRequest {
+        params,
+        ..Default::default()
+    })
+}
+
 fn get_request(uri: &str) -> ClientRequest {
     ClientRequest::GetSkillRequest(GetSkillRequest::new(GetSkillRequestParams::new(uri)))
 }
@@ -947,98 +863,10 @@ fn jitter() -> f64 {
     f64::from(nanos.map_or(0, |d| d.subsec_nanos()) % 1000) / 1000.0
 }
 
-/// Entries of a listing on their way, one a URI.
-#[derive(Default)]
-struct Found {
-    by_uri: HashMap<Arc<str>, Result<Arc<Entry>, Declined>>,
-    order: Vec<Arc<str>>,
-    nameless: Vec<Declined>,
-    /// Those with two words on one skill.
-    disputed: HashSet<Arc<str>>,
-}
-
-impl Found {
-    fn len(&self) -> usize {
-        self.order.len() + self.nameless.len()
-    }
-
-    fn add(&mut self, entry: Result<Entry, Declined>) {
-        let entry = entry.map(Arc::new);
-        let uri = match &entry {
-            Ok(e) => e.uri.clone(),
-            Err(Declined { uri: Some(uri), .. }) => uri.clone(),
-            Err(d) => return self.nameless.push(d.clone()),
-        };
-        match self.by_uri.get(&uri) {
-            None => {
-                self.order.push(uri.clone());
-                self.by_uri.insert(uri, entry);
-            }
-            Some(known) if *known == entry => {}
-            Some(_) => drop(self.disputed.insert(uri)),
-        }
-    }
-
-    /// The listing so far, and the URIs listed twice with different contents, which are declined
-    /// (HR-43).
-    fn settle(mut self) -> (Listing, Vec<Arc<str>>) {
-        let mut listing = Listing {
-            entries: Vec::with_capacity(self.order.len()),
-            declined: self.nameless,
-            truncated: None,
-            ttl: Duration::ZERO,
-        };
-        let mut twice = Vec::new();
-        for uri in self.order {
-            let disputed = self.disputed.contains(&uri);
-            if disputed {
-                twice.push(uri.clone());
-            }
-            match self.by_uri.remove(&uri) {
-                Some(Ok(e)) if disputed => listing.declined.push(Declined {
-                    uri: Some(uri),
-                    dir: Some(e.dir.clone()),
-                    reason: Reason::ListedTwice,
-                }),
-                Some(Ok(entry)) => listing.entries.push(entry),
-                Some(Err(declined)) => listing.declined.push(declined),
-                None => {}
-            }
-        }
-        (listing, twice)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures_util::FutureExt;
-
-    #[test]
-    fn f10_disputes_without_number_are_settled_in_time() {
-        let declined = |n: usize, why: &str| Declined {
-            uri: Some(format!("skill://n{n}/SKILL.md").into()),
-            dir: None,
-            reason: Reason::Malformed(why.to_owned()),
-        };
-        let start = Instant::now();
-        let mut found = Found::default();
-        for n in 0..MAX_ENTRIES {
-            found.add(Err(declined(n, "one")));
-            found.add(Err(declined(n, "other")));
-        }
-        let (listing, twice) = found.settle();
-        assert_eq!(
-            (listing.declined.len(), twice.len()),
-            (MAX_ENTRIES, MAX_ENTRIES)
-        );
-        // Looking at each for each takes minutes.
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            start.elapsed()
-        );
-    }
 
     #[tokio::test]
     async fn a_loss_is_of_one_connection_and_is_not_forgotten() {

@@ -220,6 +220,23 @@ fn decode(
     }
 }
 
+/// Reads one line of a child's stdout as if request 1 were one of ours and request 2 one of rmcp's;
+/// the raw result, if it answers the first. For tests that feed it anything.
+pub fn decode_line(line: Vec<u8>) -> Option<String> {
+    let want = |id: &RequestId| match id {
+        RequestId::Number(1) => Some(Want::Raw),
+        RequestId::Number(2) => Some(Want::Typed),
+        _ => None,
+    };
+    match decode(line, want) {
+        Ok(JsonRpcMessage::Response(r)) => match r.result {
+            ServerResult::CustomResult(CustomResult(serde_json::Value::String(raw))) => Some(raw),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// The id of an answer that is no JSON from some point on. Whoever waits for it need not wait
 /// until the deadline.
 fn id_before_fault(text: &str) -> Option<RequestId> {

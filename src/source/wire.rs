@@ -31,17 +31,18 @@ const MAX_ITEMS: usize = 100_000;
 
 /// One page of `skills/list`.
 #[derive(Debug)]
-pub(super) struct Page {
+pub struct Page {
     /// Each entry, valid or not.
-    pub(super) entries: Vec<Result<Entry, Declined>>,
-    pub(super) next: Next,
+    pub entries: Vec<Result<Entry, Declined>>,
+    /// What comes after it.
+    pub next: Next,
     /// How long the listing holds, as the server sees it (HR-51).
-    pub(super) ttl: Duration,
+    pub ttl: Duration,
 }
 
 /// What comes after a page.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub enum Next {
     /// Nothing.
     End,
     /// The page with this cursor; it may be empty text.
@@ -128,7 +129,10 @@ fn parse<'a, T: Deserialize<'a>>(raw: &'a str) -> Result<T, SourceError> {
 }
 
 /// Reads one page of `skills/list`.
-pub(super) fn list_page(raw: &str) -> Result<Page, SourceError> {
+///
+/// # Errors
+/// The reply is no page; a bad entry is none of that.
+pub fn list_page(raw: &str) -> Result<Page, SourceError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {
@@ -158,7 +162,10 @@ pub(super) fn list_page(raw: &str) -> Result<Page, SourceError> {
 }
 
 /// Reads the result of `skills/get` for `uri`: the entry must carry that URI (HR-49).
-pub(super) fn get_result(raw: &str, uri: &str) -> Result<Result<Entry, Declined>, SourceError> {
+///
+/// # Errors
+/// The reply has another shape, or another URI.
+pub fn get_result(raw: &str, uri: &str) -> Result<Result<Entry, Declined>, SourceError> {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow)]
@@ -220,7 +227,10 @@ fn unread(uri: Option<&str>, why: String) -> Declined {
 
 /// Reads the result of `resources/read` of `uri`: exactly one item, of that URI, with either
 /// text or standard base64 (HR-62). `size` is what the entry promises.
-pub(super) fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, SourceError> {
+///
+/// # Errors
+/// The reply has another shape, or is too long for a file of that size.
+pub fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, SourceError> {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow, deserialize_with = "bounded::<16, _, _>")]
@@ -274,12 +284,13 @@ pub(super) fn read_result(raw: &str, uri: &str, size: u64) -> Result<Untrusted, 
 
 /// One page of `resources/directory/read`.
 #[derive(Debug)]
-pub(super) struct DirPage {
+pub struct DirPage {
     /// The children that can be one.
-    pub(super) children: Vec<DirChild>,
+    pub children: Vec<DirChild>,
     /// How many cannot: not direct children of the directory, or without a safe name.
-    pub(super) dropped: usize,
-    pub(super) next: Next,
+    pub dropped: usize,
+    /// What comes after it.
+    pub next: Next,
 }
 
 /// A child of a directory resource, as the server shows it now.
@@ -303,7 +314,10 @@ pub enum ChildKind {
 }
 
 /// Reads one page of `resources/directory/read` of `uri`: direct children only (HR-94).
-pub(super) fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceError> {
+///
+/// # Errors
+/// The reply is no page; what is no child is left out.
+pub fn directory_page(raw: &str, uri: &str) -> Result<DirPage, SourceError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {

@@ -565,7 +565,7 @@ fn flapping(rules: Rules) {
     };
     let scene =
         |c: &str| json!({"skills": [skill("s", json!({"f": body(c, "f"), "g": body(c, "g")}))]});
-    let mut rig = Rig::with_limit(90 + looping().as_secs());
+    let mut rig = Rig::with_limit(150 + looping().as_secs());
     rig.scene("lab", scene("a"));
     let flags: &[&str] = match rules {
         Rules::Newest => &["--hold", "none"],
@@ -594,6 +594,8 @@ fn flapping(rules: Rules) {
     );
     let reads = rig.seen("lab", "resources/read");
     let (over, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    // Which of the two a listing meets is chance.
+    let met = AtomicBool::new(false);
     let start = Instant::now();
     let read = |file: &str| {
         let (path, whole) = (rig.path(&format!("lab/s/{file}")), whole(file));
@@ -610,6 +612,9 @@ fn flapping(rules: Rules) {
                 },
                 Err(e) => e.to_string(),
             };
+            if what == "b" || (what != "a" && rules != Rules::Newest) {
+                met.store(true, Ordering::Relaxed);
+            }
             *got.entry(what).or_default() += 1;
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -622,7 +627,8 @@ fn flapping(rules: Rules) {
         let readers: Vec<_> = ["f", "g", "f", "g"]
             .map(|file| scope.spawn(move || read(file)))
             .into();
-        while start.elapsed() < looping() {
+        let enough = || met.load(Ordering::Relaxed) || start.elapsed() > Duration::from_secs(60);
+        while start.elapsed() < looping() || !enough() {
             rig.scene("lab", scene(["b", "a"][flips % 2]));
             flips += 1;
             let _ = rig.ls("lab");

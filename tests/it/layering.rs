@@ -182,7 +182,7 @@ fn violations(arrows: &Arrows, path: &str, text: &str) -> Vec<String> {
         if !wiring && name != layer && !drawn {
             bad.push(format!("{layer} → {name}"));
         }
-        let inner = ["session", "transport", "wire"]
+        let inner = ["listing", "pace", "session", "transport", "wire"]
             .iter()
             .any(|m| rest.starts_with(m));
         if !wiring && layer != "source" && name == "source" && inner {
