@@ -109,7 +109,7 @@ fn check(entry: &Entry) {
         assert!(file.size > 0 || file.digest == Digest::of(b""));
         assert!(entry.files()[..i].iter().all(|f| f.path != file.path));
     }
-    let _ = entry.warnings();
+    let _ = entry.warnings(&entry.description());
 }
 
 fn safe(path: &RelPath) {
@@ -315,7 +315,10 @@ pub(crate) fn state(data: &[u8]) -> bool {
     stored.held.iter().for_each(|e| check(e));
     if let Some(listing) = &stored.listing {
         listing.entries.iter().for_each(|e| check(e));
-        state.save_listing(listing).unwrap();
+        let named: Vec<&str> = listing.named.iter().map(|uri| &**uri).collect();
+        let seen = listing.seen.iter();
+        let seen = seen.map(|(uri, (digest, at))| (&**uri, *digest, *at));
+        state.save_listing(&listing.entries, &named, seen).unwrap();
     }
     state.save_windows(&stored.held).unwrap();
     drop(fs::remove_file(&files[2]));

@@ -1,8 +1,9 @@
 //! SHA-256 digests as the extension writes them: `sha256:` and 64 lower-case hex digits.
 
 use super::text::Quoted;
+use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
-use std::fmt;
+use std::{fmt, io};
 
 /// A SHA-256 digest (HR-33).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,13 +47,46 @@ impl Digest {
 
     /// The 64 hex digits without the prefix.
     pub fn hex(&self) -> String {
-        self.0.iter().map(|b| format!("{b:02x}")).collect()
+        let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or_default();
+        let pairs = self.0.iter().flat_map(|b| [b >> 4, b & 0xf]);
+        let mut hex = String::with_capacity(64);
+        hex.extend(pairs.map(digit));
+        hex
+    }
+}
+
+/// A digest on its way: what is written to it is what it is of.
+#[derive(Debug, Clone, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    /// The digest of all that was written.
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
+impl io::Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", self.hex())
+        f.write_str("sha256:")?;
+        f.write_str(&self.hex())
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
     }
 }
 

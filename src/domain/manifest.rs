@@ -7,7 +7,7 @@
 //! Absent on purpose: any reading of frontmatter beyond `name` and `description`. The rest is
 //! kept verbatim for comparison and display; it grants nothing (HR-97, HR-99).
 
-use super::digest::{BadDigest, Digest};
+use super::digest::{BadDigest, Digest, Hasher};
 use super::name::{MAX_PATH, NameError, RelPath, SKILL_MD};
 use super::text::Quoted;
 use serde::ser::SerializeStruct;
@@ -55,14 +55,13 @@ pub struct SetId(Digest);
 
 impl SetId {
     fn of(files: &[FileEntry]) -> Self {
-        let mut pairs: Vec<(&str, String)> = files
-            .iter()
-            .map(|f| (&*f.uri, f.digest.to_string()))
-            .collect();
+        let mut pairs: Vec<(&str, Digest)> = files.iter().map(|f| (&*f.uri, f.digest)).collect();
         pairs.sort();
         // JSON quotes the URIs, so that no two sets have one text.
-        let text = serde_json::to_vec(&pairs).unwrap_or_default();
-        Self(Digest::of(&text))
+        let mut text = Hasher::default();
+        let written = serde_json::to_writer(&mut text, &pairs);
+        debug_assert!(written.is_ok(), "nothing here can fail");
+        Self(text.finish())
     }
 }
 
@@ -74,7 +73,7 @@ impl fmt::Display for SetId {
 
 impl Serialize for SetId {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
+        self.0.serialize(s)
     }
 }
 
@@ -117,7 +116,7 @@ impl Serialize for FileEntry {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let mut row = s.serialize_struct("FileEntry", 3)?;
         row.serialize_field("uri", &*self.uri)?;
-        row.serialize_field("digest", &self.digest.to_string())?;
+        row.serialize_field("digest", &self.digest)?;
         row.serialize_field("size", &self.size)?;
         row.end()
     }

@@ -1126,30 +1126,27 @@ impl Host {
     fn save_listing(&self, slot: u16) -> Option<std::io::Result<()>> {
         let s = self.slot(slot)?;
         let state = s.server.state.as_ref()?;
-        let seen = match self.tree().view(slot) {
-            Some(View::Listed(branch)) => branch.seen(),
-            _ => Seen::new(),
+        let tree = self.tree();
+        let branch = match tree.view(slot) {
+            Some(View::Listed(branch)) => Some(branch),
+            _ => None,
         };
-        let listing = {
+        let (entries, named): (Vec<Arc<Entry>>, Vec<Arc<str>>) = {
             let mut now = s.now.lock();
             if now.listing.is_none() || !std::mem::take(&mut now.unlisted) {
                 return Some(Ok(()));
             }
-            let skills = now.skills.iter();
-            let named = skills.filter(|(_, s)| s.origin() == Origin::Named);
-            StoredListing {
-                entries: now
-                    .skills
-                    .values()
-                    .filter_map(|s| s.newest().cloned())
-                    .collect(),
-                named: named
-                    .map(|(uri, _)| Arc::clone(uri))
-                    .collect::<BTreeSet<_>>(),
-                seen,
-            }
+            let named = now.skills.iter();
+            let named = named.filter(|(_, s)| s.origin() == Origin::Named);
+            let newest = now.skills.values().filter_map(Skill::newest);
+            (
+                newest.cloned().collect(),
+                named.map(|(uri, _)| Arc::clone(uri)).collect(),
+            )
         };
-        let saved = state.save_listing(&listing);
+        let named: Vec<&str> = named.iter().map(|uri| &**uri).collect();
+        let seen = branch.into_iter().flat_map(|branch| branch.seen());
+        let saved = state.save_listing(&entries, &named, seen);
         if saved.is_err() {
             s.now.lock().unlisted = true;
         }

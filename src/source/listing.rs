@@ -17,7 +17,7 @@ const MAX_EMPTY_PAGES: usize = 16;
 const MAX_ENTRIES: usize = 100_000;
 const MAX_LIST_BYTES: usize = 96 << 20;
 /// Files of all skills of one listing.
-const MAX_LISTED_FILES: usize = 250_000;
+const MAX_LISTED_FILES: usize = 500_000;
 /// Entries of one listing that `skills/get` is asked to decide between.
 const MAX_DISPUTES: usize = 32;
 

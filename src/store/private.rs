@@ -180,6 +180,16 @@ impl PrivateDir {
 
     /// Writes a file beside its place and renames it there, so that it is whole or not at all.
     pub fn write(&self, name: &str, mode: Mode, bytes: &[u8]) -> io::Result<()> {
+        self.write_by(name, mode, |file| crash::write_all(file, name, bytes))
+    }
+
+    /// As [`PrivateDir::write`], with somebody else to write the content.
+    pub fn write_by(
+        &self,
+        name: &str,
+        mode: Mode,
+        content: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
         let n = NEXT_TEMP.fetch_add(1, Ordering::Relaxed);
         let temp = format!("{TEMP}{}-{n}", std::process::id());
         let flags =
@@ -187,7 +197,7 @@ impl PrivateDir {
         let write = || -> io::Result<()> {
             let mut file = File::from(rustix::fs::openat(&self.fd, &*temp, flags, mode)?);
             crash::step("made", name);
-            crash::write_all(&mut file, name, bytes)?;
+            content(&mut file)?;
             crash::step("written", name);
             // Before the rename: after a crash the name must not stand for a half-written file.
             file.sync_all()?;

@@ -9,18 +9,21 @@
 //! Windows belong to a mount, so each mount point has its own journal. Verdicts belong to the
 //! server: daemons that share them take turns under a lock, and change only what they changed.
 
+use super::crash;
 use super::private::{PrivateDir, Unsafe};
-use crate::domain::digest::Digest;
+use crate::domain::digest::{Digest, Hasher};
 use crate::domain::manifest::{Entry, SetId};
 use crate::domain::name::Label;
 use crate::domain::skill::{Scope, Verdict};
 use crate::domain::tree::Seen;
 use rustix::fs::Mode;
-use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -81,8 +84,13 @@ struct ListingContent<'a> {
     #[serde(borrow)]
     entries: Vec<&'a RawValue>,
     named: Vec<String>,
-    seen: Vec<(String, String, u64)>,
+    #[serde(borrow)]
+    seen: Vec<(Text<'a>, &'a str, u64)>,
 }
+
+/// Text that is a part of what it is read from, unless an escape is in it.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -90,6 +98,32 @@ enum VerdictContent {
     Approved { set: SetId, scope: Scope },
     Lapsed { set: SetId },
     Revoked,
+}
+
+/// A file, and the digest of what is written to it.
+struct Hashed<'a> {
+    file: &'a mut File,
+    hasher: Hasher,
+}
+
+impl<'a> Hashed<'a> {
+    fn of(file: &'a mut File) -> Self {
+        let hasher = Hasher::default();
+        Self { file, hasher }
+    }
+}
+
+impl Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher
+            .write_all(bytes.get(..written).unwrap_or_default())?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 impl State {
@@ -177,21 +211,37 @@ impl State {
             identity,
             content,
         };
-        // The digest's place is kept free: a listing may be large, and is not copied.
-        let mut text = format!("{}\n", Digest::of(b"")).into_bytes();
-        let body = text.len();
-        serde_json::to_writer(&mut text, &record)?;
-        let digest = Digest::of(text.get(body..).unwrap_or_default()).to_string();
-        text.splice(..body - 1, digest.into_bytes());
-        self.dir.write(name, Mode::RUSR | Mode::WUSR, &text)
+        // Not put together in memory first: a listing may be large.
+        self.dir.write_by(name, Mode::RUSR | Mode::WUSR, |file| {
+            writeln!(file, "{}", Digest::of(b""))?;
+            let mut body = BufWriter::with_capacity(1 << 16, Hashed::of(file));
+            serde_json::to_writer(&mut body, &record)?;
+            let Hashed { file, hasher } = body.into_inner().map_err(|e| e.into_error())?;
+            crash::step("half-written", name);
+            file.write_all_at(hasher.finish().to_string().as_bytes(), 0)
+        })
     }
 
     /// Keeps a listing for the next run. Blocks on the disk.
     ///
     /// # Errors
     /// The listing that was there before stays.
-    pub fn save_listing(&self, listing: &StoredListing) -> io::Result<()> {
-        self.write(LISTING, listing)
+    pub fn save_listing<'a>(
+        &self,
+        entries: &[Arc<Entry>],
+        named: &[&str],
+        seen: impl Iterator<Item = (&'a str, Digest, u64)> + Clone,
+    ) -> io::Result<()> {
+        let entries = Entries(entries);
+        let seen = Times(seen);
+        self.write(
+            LISTING,
+            Listing {
+                entries,
+                named,
+                seen,
+            },
+        )
     }
 
     /// Journals the entries of the open windows, so that they outlive the daemon's death
@@ -253,24 +303,20 @@ impl Serialize for Entries<'_> {
 }
 
 /// Times on their way to a file.
-struct Times<'a>(&'a Seen);
+struct Times<I>(I);
 
-impl Serialize for Times<'_> {
+impl<'a, I: Iterator<Item = (&'a str, Digest, u64)> + Clone> Serialize for Times<I> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let rows = self.0.iter();
-        s.collect_seq(rows.map(|(uri, (digest, at))| (&**uri, digest.to_string(), at)))
+        s.collect_seq(self.0.clone())
     }
 }
 
-impl Serialize for StoredListing {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let named: Vec<&str> = self.named.iter().map(|uri| &**uri).collect();
-        let mut content = s.serialize_struct("StoredListing", 3)?;
-        content.serialize_field("entries", &Entries(&self.entries))?;
-        content.serialize_field("named", &named)?;
-        content.serialize_field("seen", &Times(&self.seen))?;
-        content.end()
-    }
+/// A listing on its way to a file.
+#[derive(Serialize)]
+struct Listing<'a, T> {
+    entries: Entries<'a>,
+    named: &'a [&'a str],
+    seen: T,
 }
 
 fn parsed<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
@@ -297,7 +343,7 @@ fn decode_listing(raw: &RawValue) -> Result<StoredListing, String> {
         entries: entries(content.entries)?,
         named: content.named.into_iter().map(Into::into).collect(),
         seen: seen
-            .map(|(uri, d, at)| Ok((uri.into(), (digest(&d)?, at))))
+            .map(|(Text(uri), d, at)| Ok((uri.into(), (digest(d)?, at))))
             .collect::<Result<_, String>>()?,
     })
 }
@@ -347,7 +393,9 @@ mod tests {
             named: [Arc::from("skill://s/SKILL.md")].into(),
             seen: [("skill://s/SKILL.md".into(), (Digest::of(b"x"), 7))].into(),
         };
-        s.save_listing(&listing).unwrap();
+        let seen = [("skill://s/SKILL.md", Digest::of(b"x"), 7)];
+        s.save_listing(&listing.entries, &["skill://s/SKILL.md"], seen.into_iter())
+            .unwrap();
         s.save_windows(&[entry()]).unwrap();
         let set = entry().set().unwrap();
         let approved = Verdict::Approved(set, Scope::ReadAndExecute);
@@ -380,11 +428,7 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let s = state(tmp.path(), "a", "id");
         let set = entry().set().unwrap();
-        s.save_listing(&StoredListing {
-            entries: vec![entry()],
-            ..Default::default()
-        })
-        .unwrap();
+        s.save_listing(&[entry()], &[], std::iter::empty()).unwrap();
         s.save_windows(&[entry()]).unwrap();
         s.save_verdicts(&[("u".into(), Verdict::Approved(set, Scope::Read))].into())
             .unwrap();

@@ -136,7 +136,7 @@ fn a_listing_of_too_many_files_is_truncated() {
             "resources": rows.collect::<Vec<_>>()})
     };
     let mut rig = Rig::with_limit(200);
-    let entries: Vec<Value> = (0..560).map(entry).collect();
+    let entries: Vec<Value> = (0..1_060).map(entry).collect();
     rig.scene(
         "lab",
         json!({"skills": [], "entries": entries, "page": 40, "ttlMs": 600_000}),
@@ -148,12 +148,13 @@ fn a_listing_of_too_many_files_is_truncated() {
     });
     let status = rig.server("lab");
     assert!(
-        status["warnings"].to_string().contains("250000 files")
-            || status.to_string().contains("250000 files"),
+        status["listing_reason"]
+            .to_string()
+            .contains("500000 files"),
         "it says why"
     );
     let dirs = rig.ls("lab").unwrap().len();
-    assert!((480..560).contains(&dirs), "{dirs} skills came");
+    assert!((970..1_060).contains(&dirs), "{dirs} skills came");
     until("the listing to be stored", 30.0, || {
         rig.stored("state")
             .iter()

@@ -442,7 +442,10 @@ fn shown(entries: [Entry; 2]) -> (usize, Vec<Arc<Declined>>) {
         &Seen::new(),
         0,
     );
-    (branch.skills().count(), branch.declined().to_vec())
+    (
+        branch.skills().count(),
+        branch.declined().cloned().collect(),
+    )
 }
 
 #[test]
