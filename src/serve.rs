@@ -28,6 +28,9 @@ use tokio::net::TcpListener;
 
 /// Changes on disk that follow each other this closely are one reload.
 const SETTLE: Duration = Duration::from_millis(200);
+/// For how long a listing holds that never changes, in milliseconds: without it, whoever looks asks
+/// for all of it again every second.
+const STILL_MS: u64 = 3_600_000;
 
 /// What to serve, and how.
 #[derive(Debug, Clone)]
@@ -52,6 +55,17 @@ pub enum Watch {
 #[derive(Clone)]
 struct Server {
     skills: Arc<SkillCatalog>,
+    watch: Watch,
+}
+
+impl Server {
+    fn listing(&self) -> ListSkillsResult {
+        let listing = self.skills.list_skills();
+        match self.watch {
+            Watch::No => listing.with_ttl_ms(STILL_MS),
+            Watch::Yes => listing,
+        }
+    }
 }
 
 impl ServerHandler for Server {
@@ -70,7 +84,7 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListSkillsResult, ErrorData> {
-        Ok(self.skills.list_skills())
+        Ok(self.listing())
     }
 
     async fn get_skill(
@@ -122,7 +136,10 @@ pub async fn serve(options: Options, ready: impl FnOnce(&str)) -> io::Result<()>
         Watch::Yes => Some(watch(&options.dir, Arc::clone(&skills))?),
         Watch::No => None,
     };
-    let server = Server { skills };
+    let server = Server {
+        skills,
+        watch: options.watch,
+    };
     match options.http {
         None => {
             let running = server
@@ -188,4 +205,20 @@ fn watch(dir: &Path, skills: Arc<SkillCatalog>) -> io::Result<impl Watcher + use
             }
         })?;
     Ok(watcher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_holds_if_nobody_follows_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = |watch| Server {
+            skills: Arc::new(SkillCatalog::from_dir(dir.path()).unwrap()),
+            watch,
+        };
+        assert_eq!(server(Watch::No).listing().ttl_ms, Some(STILL_MS));
+        assert_eq!(server(Watch::Yes).listing().ttl_ms, None);
+    }
 }
