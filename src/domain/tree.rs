@@ -403,13 +403,10 @@ fn apart(
     declined: Vec<Arc<Declined>>,
     beyond: &Beyond,
 ) -> (BTreeMap<Box<str>, Input>, Vec<&RelPath>) {
-    let declined_dirs = declined.iter().filter_map(|d| d.dir.as_ref());
-    let dirs: HashSet<RelPath> = shown
-        .iter()
-        .map(|s| &s.entry.dir)
-        .chain(declined_dirs)
-        .cloned()
-        .collect();
+    // Shared, so that the skills can be moved.
+    let declined_dirs = declined.iter().filter_map(|d| d.dir.clone());
+    let dirs = shown.iter().map(|s| s.entry.dir.clone());
+    let dirs: HashSet<RelPath> = dirs.chain(declined_dirs).collect();
     let dirs: HashSet<&str> = dirs.iter().map(RelPath::as_str).collect();
     let root = |path: &RelPath| {
         let mut above = prefixes(path.as_str()).chain([path.as_str()]);
@@ -980,8 +977,10 @@ impl<'a> Numbers<'a> {
         };
         let own = children.get_mut(index as usize);
         let mut own = own.map(std::mem::take).unwrap_or_default();
-        let name = |part: &Part, i: u32| part.at(parts, i).map(|at| at.name().to_owned());
-        own.sort_by_cached_key(|i| name(part, *i));
+        own.sort_unstable_by(|a, b| {
+            let name = |i: &u32| part.at(parts, *i).map_or("", At::name);
+            name(a).cmp(name(b))
+        });
         let mut newest = 0;
         for child in &own {
             let before = same.zip(part.at(parts, *child));

@@ -560,6 +560,7 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
     let dir = cache_dir.or_else(|| Dirs::find().cache);
     let dir = dir.ok_or_else(|| Failure::Failed("there is no cache directory".into()))?;
     let cache = Cache::open(&dir, u64::MAX).map_err(|e| Failure::Failed(e.to_string()))?;
+    cache.count();
     match what {
         CacheCommand::List => {
             let shelves = cache.shelves();

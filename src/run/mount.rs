@@ -324,6 +324,9 @@ fn storage(
             .inspect_err(|e| warn("the disk cache", e))
             .ok()
     });
+    if let Some(cache) = cache.clone() {
+        tokio::task::spawn_blocking(move || cache.count());
+    }
     let server = |spec: &ServerSpec| {
         let shelf = cache.as_ref().and_then(|cache| {
             let shelf = cache.shelf(&spec.label, &spec.identity);

@@ -48,20 +48,24 @@ pub struct Figures {
 }
 
 impl Cache {
-    /// Opens `<dir>/mount-skills/v1` and counts what is there.
+    /// Opens `<dir>/mount-skills/v1`. What is there is not counted yet.
     pub fn open(dir: &Path, cap: u64) -> Result<Arc<Self>, Unsafe> {
         let root = PrivateDir::open(&dir.join("mount-skills").join("v1"))?;
-        let cache = Self {
+        Ok(Arc::new(Self {
             root,
             cap,
             bytes: AtomicU64::new(0),
             sweeping: Mutex::new(()),
             hits: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
-        };
-        let bytes = cache.blobs().iter().map(|b| b.size).sum();
-        cache.bytes.store(bytes, Ordering::Relaxed);
-        Ok(Arc::new(cache))
+        }))
+    }
+
+    /// Counts what was there when the cache was opened: once, and so that nobody need wait for it.
+    /// Blocks on the disk.
+    pub fn count(&self) {
+        let bytes = self.blobs().iter().map(|b| b.size).sum();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// The blobs of one server.
