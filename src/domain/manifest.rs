@@ -8,7 +8,7 @@
 //! kept verbatim for comparison and display; it grants nothing (HR-97, HR-99).
 
 use super::digest::{BadDigest, Digest, Hasher};
-use super::name::{MAX_PATH, NameError, RelPath, SKILL_MD};
+use super::name::{MAX_PATH, NameError, RelPath, SKILL_MD, prefixes};
 use super::text::Quoted;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -418,7 +418,10 @@ fn clash(files: &[FileEntry]) -> Result<(), Reason> {
             });
         }
     }
-    let dirs: HashSet<&str> = files.iter().flat_map(|f| f.path.above()).collect();
+    let dirs: HashSet<&str> = files
+        .iter()
+        .flat_map(|f| prefixes(f.path.as_str()))
+        .collect();
     match files.iter().find(|f| dirs.contains(f.path.as_str())) {
         Some(file) => Err(Reason::File {
             uri: file.uri.to_string(),

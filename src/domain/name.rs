@@ -155,12 +155,6 @@ impl RelPath {
         self.as_str().rsplit('/').next().unwrap_or_default()
     }
 
-    /// The directories that it lies in, from the top.
-    pub fn above(&self) -> impl Iterator<Item = &str> {
-        let path = self.as_str();
-        path.match_indices('/').filter_map(|(at, _)| path.get(..at))
-    }
-
     /// The directory that holds it; none for a path of one name.
     pub fn parent(&self) -> Option<Self> {
         let (dir, _) = self.as_str().rsplit_once('/')?;
@@ -273,6 +267,11 @@ pub enum NameError {
     /// A first segment of a `skill://` URI that would pass for another scheme's directory.
     #[error("the first segment {} ends in ':', which marks another scheme here", Quoted(.0))]
     LooksLikeScheme(String),
+}
+
+/// The paths of the directories above a path, from the top.
+pub(super) fn prefixes(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').filter_map(|(at, _)| path.get(..at))
 }
 
 /// The path of a URI below its label.

@@ -22,7 +22,7 @@
 
 use super::digest::Digest;
 use super::manifest::{Content, Declined, FileEntry, Reason};
-use super::name::{Label, RelPath, SKILL_MD};
+use super::name::{Label, RelPath, SKILL_MD, prefixes};
 use super::skill::{Claim, Consent, Decision, Role, Shown, Standing, Window, decide, identity};
 use super::verify::Verified;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -683,11 +683,6 @@ impl<'a> At<'a> {
         names.reverse();
         names.join("/")
     }
-}
-
-/// The paths of the directories above a path.
-fn prefixes(path: &str) -> impl Iterator<Item = &str> {
-    path.match_indices('/').filter_map(|(at, _)| path.get(..at))
 }
 
 /// The claim of a skill on a file. The SKILL.md of a skill that reading it would load anew is
