@@ -236,7 +236,7 @@ impl Branch {
         let mut numbers = Numbers::after(previous, slot, seen, now);
         let mut parts = Vec::with_capacity(inputs.len());
         for (dir, input) in inputs {
-            let same = previous.and_then(|p| p.part(&dir));
+            let same = previous.and_then(|p| p.part(parts.len(), &dir));
             parts.push(match same.filter(|part| part.made_of == input) {
                 Some(part) => Arc::clone(part),
                 None => Arc::new(Part::of_skills(&dir, input, &mut numbers)),
@@ -333,16 +333,23 @@ impl Branch {
         self.top.twins.iter().chain(parts)
     }
 
-    /// The part of this root.
-    fn part(&self, dir: &str) -> Option<&Arc<Part>> {
+    /// The part of this root, which is at this index unless parts came or went.
+    fn part(&self, index: usize, dir: &str) -> Option<&Arc<Part>> {
+        if let Some(part) = self.parts.get(index).filter(|part| &*part.dir == dir) {
+            return Some(part);
+        }
         let at = self.parts.binary_search_by(|part| (*part.dir).cmp(dir));
         self.parts.get(at.ok()?)
     }
 
     /// The parts that another branch does not have as they are.
     fn parts_beyond<'a>(&'a self, other: &'a Branch) -> impl Iterator<Item = &'a Arc<Part>> {
-        let shared = |part: &Arc<Part>| other.part(&part.dir).is_some_and(|o| Arc::ptr_eq(o, part));
-        self.parts.iter().filter(move |part| !shared(part))
+        let own = self.parts.iter().enumerate();
+        let own = own.filter(|(i, part)| {
+            let there = other.part(*i, &part.dir);
+            there.is_none_or(|there| !Arc::ptr_eq(there, part))
+        });
+        own.map(|(_, part)| part)
     }
 
     fn by_ino(&self, ino: u64) -> Option<At<'_>> {
@@ -952,9 +959,6 @@ impl<'a> Numbers<'a> {
         let Some(new) = part.at(parts, index) else {
             return 0;
         };
-        if let Some(Body::Part(_)) = part.nodes.get(index as usize).map(|n| &n.body) {
-            return new.node.mtime; // It has its numbers.
-        }
         let same = old.filter(|old| same_content(new, *old));
         let is_dir = new.dir().is_some();
         let first_seen = new.file().and_then(|file| {
@@ -978,7 +982,13 @@ impl<'a> Numbers<'a> {
         });
         let mut newest = 0;
         for child in &own {
-            let before = same.zip(part.at(parts, *child));
+            let new = part.at(parts, *child);
+            if let Some(at) = new.filter(|at| !std::ptr::eq(at.part, part)) {
+                // The root of a part, which has its numbers.
+                newest = newest.max(at.node.mtime);
+                continue;
+            }
+            let before = same.zip(new);
             let before = before.and_then(|(old, new)| old.child(new.name()));
             newest = newest.max(self.number(part, parts, children, *child, before));
         }
