@@ -210,6 +210,13 @@ impl std::hash::Hash for RelPath {
     }
 }
 
+/// Equality, order and hash are those of the text.
+impl std::borrow::Borrow<str> for RelPath {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl PartialOrd for RelPath {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))

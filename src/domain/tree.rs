@@ -410,14 +410,12 @@ fn apart(
     declined: Vec<Arc<Declined>>,
     beyond: &Beyond,
 ) -> (BTreeMap<Box<str>, Input>, Vec<&RelPath>) {
-    // Shared, so that the skills can be moved.
     let declined_dirs = declined.iter().filter_map(|d| d.dir.clone());
     let dirs = shown.iter().map(|s| s.entry.dir.clone());
     let dirs: HashSet<RelPath> = dirs.chain(declined_dirs).collect();
-    let dirs: HashSet<&str> = dirs.iter().map(RelPath::as_str).collect();
     let root = |path: &RelPath| {
         let mut above = prefixes(path.as_str()).chain([path.as_str()]);
-        above.find(|p| dirs.contains(p)).map(Box::<str>::from)
+        above.find(|p| dirs.contains(*p)).map(Box::<str>::from)
     };
     let mut inputs = BTreeMap::<Box<str>, Input>::new();
     for skill in shown {

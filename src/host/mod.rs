@@ -154,6 +154,8 @@ struct Slot {
     /// Puts what is written of verdicts and windows in order, so that the newest stays; whether
     /// the windows are over.
     storing: Mutex<bool>,
+    /// Puts what is written of listings in order, so that the newest stays.
+    listing: Mutex<()>,
 }
 
 /// What is known of a server at this moment.
@@ -292,6 +294,7 @@ impl Host {
                 windows_due: Notify::new(),
                 listing_due: Notify::new(),
                 storing: Mutex::new(false),
+                listing: Mutex::new(()),
             });
         }
         let ours = Arc::new(Branch::of_texts(&Default::default(), None, now));
@@ -578,19 +581,16 @@ impl Host {
         };
         // A small one is looked for and loaded at once; a large one waits for room only if it is there.
         let small = expected.size <= INLINE_HASH;
-        let room = small.then(|| self.memory.room_now(expected.size)).flatten();
-        if let Some(room) = room {
-            if let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await {
-                self.memory.put(file.key(), bytes.clone(), room);
-                return Ok(bytes);
-            }
-        } else if self.shelved(slot, expected, Shelf::has).await == Some(true) {
-            let room = self.memory.room(expected.size, deadline).await;
-            let room = room.ok_or_else(late)?;
-            if let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await {
-                self.memory.put(file.key(), bytes.clone(), room);
-                return Ok(bytes);
-            }
+        let mut room = small.then(|| self.memory.room_now(expected.size)).flatten();
+        if room.is_none() && self.shelved(slot, expected, Shelf::has).await == Some(true) {
+            let waited = self.memory.room(expected.size, deadline).await;
+            room = Some(waited.ok_or_else(late)?);
+        }
+        if let Some(room) = room
+            && let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await
+        {
+            self.memory.put(file.key(), bytes.clone(), room);
+            return Ok(bytes);
         }
         if file.from == From::CacheOnly {
             let refusal = Refusal::held(path, &expected.uri);
@@ -1125,7 +1125,7 @@ impl Host {
             s.listing_due.notified().await;
             let (host, began) = (Arc::clone(&self), Instant::now());
             blocking(move || host.warn_unkept(slot, host.save_listing(slot))).await;
-            sleep(began.elapsed() * 9).await;
+            sleep(rest(began)).await;
         }
     }
 
@@ -1134,6 +1134,7 @@ impl Host {
     fn save_listing(&self, slot: u16) -> Option<std::io::Result<()>> {
         let s = self.slot(slot)?;
         let state = s.server.state.as_ref()?;
+        let _turn = s.listing.lock();
         let tree = self.tree();
         let branch = match tree.view(slot) {
             Some(View::Listed(branch)) => Some(branch),
@@ -1192,13 +1193,13 @@ impl Host {
                 tracing::warn!("{label}: open windows will not outlive a crash: {e}");
             }
             warned = matches!(saved, Some(Err(_)));
-            sleep(began.elapsed() * 9).await;
+            sleep(rest(began)).await;
         }
     }
 
     /// Ends all windows and stores what is left to store: the mount is over (HR-72). Blocks on the
     /// disk.
-    pub fn end_windows(&self) {
+    pub fn end(&self) {
         for (slot, s) in (1u16..).zip(&self.slots) {
             self.warn_unkept(slot, self.save_listing(slot));
             let mut over = s.storing.lock();
@@ -1246,7 +1247,7 @@ impl Host {
             self.report_due.notified().await;
             let (host, changes, began) = (Arc::clone(&self), changes.clone(), Instant::now());
             blocking(move || host.write_reports(Some(&changes))).await;
-            sleep(REPORT_GAP.max(began.elapsed() * 9)).await;
+            sleep(REPORT_GAP.max(rest(began))).await;
         }
     }
 
@@ -1490,6 +1491,11 @@ enum Problem {
 }
 
 /// Runs work that blocks or takes long off the async threads; none if it panicked.
+/// How long to rest from what began then, so that it takes a tenth of the time at most.
+fn rest(began: Instant) -> Duration {
+    began.elapsed() * 9
+}
+
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     spawn_blocking(work).await.ok()
 }

@@ -216,7 +216,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
                 http,
                 watch,
             };
-            Ok(mount::runtime()?.block_on(serve::serve(options, ready))?)
+            Ok(mount::runtime(2)?.block_on(serve::serve(options, ready))?)
         }
         Command::Guard {
             mountpoint,
@@ -560,7 +560,6 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
     let dir = cache_dir.or_else(|| Dirs::find().cache);
     let dir = dir.ok_or_else(|| Failure::Failed("there is no cache directory".into()))?;
     let cache = Cache::open(&dir, u64::MAX).map_err(|e| Failure::Failed(e.to_string()))?;
-    cache.count();
     match what {
         CacheCommand::List => {
             let shelves = cache.shelves();

@@ -35,11 +35,14 @@ const ADD_GAP: Duration = Duration::from_secs(1);
 #[cfg(target_env = "gnu")]
 const RETURNED: i32 = 256 * 1024;
 
-pub(super) fn runtime() -> io::Result<tokio::runtime::Runtime> {
+/// A mount has one worker: most of what a read costs is one thread waking another, and what takes
+/// long is done elsewhere.
+const WORKERS: usize = 1;
+
+pub(super) fn runtime(workers: usize) -> io::Result<tokio::runtime::Runtime> {
     return_memory();
     tokio::runtime::Builder::new_multi_thread()
-        // Most of what a read costs is one thread waking another. What takes long is done elsewhere.
-        .worker_threads(1)
+        .worker_threads(workers)
         .enable_all()
         .build()
 }
@@ -162,7 +165,7 @@ fn with_mount(
     let point = MountPoint::prepare(mountpoint)?;
     // Fails only if another one was installed before, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = runtime()?;
+    let runtime = runtime(WORKERS)?;
     let result = runtime.block_on(async {
         let servers = storage(args, &specs, point.path(), locked.as_ref())?;
         serve_mount(args, specs, named, servers, point, work).await
@@ -240,7 +243,7 @@ async fn serve_mount(
         }
     };
     let _ = tokio::time::timeout(STOP_PATIENCE, stopped).await;
-    running.host.end_windows();
+    running.host.end();
     mounted.guard().dismiss();
     // Its socket is the last to go: whoever waits for the end waits for that.
     if let Some(control) = control {

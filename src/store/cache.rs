@@ -152,21 +152,16 @@ impl Cache {
         (checked, removed)
     }
 
-    /// Removes the blobs that were not used for the longest time, down to this many bytes.
+    /// Removes the blobs that were not used for the longest time, down to this many bytes; how many
+    /// bytes went.
     pub fn prune(&self, to: u64) -> u64 {
-        let before = self.bytes.load(Ordering::Relaxed);
-        self.shrink(to);
-        before.saturating_sub(self.bytes.load(Ordering::Relaxed))
-    }
-
-    /// Removes the blobs that were not used for the longest time, down to this many bytes.
-    fn shrink(&self, to: u64) {
         let Some(_only_one) = self.sweeping.try_lock() else {
-            return;
+            return 0;
         };
         let mut blobs = self.blobs();
         blobs.sort_by_key(|b| b.used);
-        let mut total: u64 = blobs.iter().map(|b| b.size).sum();
+        let before: u64 = blobs.iter().map(|b| b.size).sum();
+        let mut total = before;
         for blob in &blobs {
             if total <= to {
                 break;
@@ -180,6 +175,7 @@ impl Cache {
             }
         }
         self.bytes.store(total, Ordering::Relaxed);
+        before - total
     }
 }
 
@@ -277,7 +273,7 @@ impl Shelf {
                 let total = self.cache.bytes.fetch_add(size, Ordering::Relaxed) + size;
                 if total > self.cache.cap {
                     // A tenth below the cap, so that not every write removes something.
-                    self.cache.shrink(self.cache.cap / 10 * 9);
+                    self.cache.prune(self.cache.cap / 10 * 9);
                 }
             }
             Err(e) => self.warn(&*e),

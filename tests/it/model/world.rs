@@ -322,7 +322,7 @@ impl World {
             Op::Tamper(l, which, how) => self.tamper(l, which, how),
             Op::Restart { crash } => {
                 if !crash {
-                    host.end_windows();
+                    host.end();
                 }
                 drop(host);
                 self.process = None;
