@@ -30,6 +30,16 @@ pub(crate) fn reads_of_a(rules: &[Value]) -> Value {
     scene
 }
 
+/// The disk had no room for what was read: that is said once, and what has room is kept.
+pub(crate) fn one_warning_of_the_cache(rig: &Rig, standing: Standing) {
+    let warnings = || rig.words().matches("cache is not used").count();
+    until("a warning", 5.0, || warnings() == 1);
+    assert_eq!(standing.read(rig, A.0), ok(A.1));
+    rig.blob(A.1.as_bytes());
+    standing.end(rig);
+    assert_eq!(warnings(), 1, "{}", rig.words());
+}
+
 #[test]
 fn f01_a_server_that_dies_in_the_middle_of_a_reply_costs_one_more_try() {
     let mut rig = Rig::new();
@@ -426,12 +436,7 @@ fn f13_a_full_disk_costs_one_warning_and_no_read() {
             standing.read(&rig, "lab/s/x") == ok(&x) && standing.read(&rig, "lab/s/y") == ok(&y)
         );
     }
-    let warnings = || rig.words().matches("cache is not used").count();
-    until("a warning", 5.0, || warnings() == 1);
-    assert_eq!(standing.read(&rig, A.0), ok(A.1));
-    rig.blob(A.1.as_bytes());
-    standing.end(&rig);
-    assert_eq!(warnings(), 1, "{}", rig.words());
+    one_warning_of_the_cache(&rig, standing);
     rig.stop();
     rig.sh("umount cache").good();
 }

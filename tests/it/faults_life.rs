@@ -2,7 +2,7 @@
 //!
 //! F19 is in `crash`, F22, F23 and F30 are in `load`.
 
-use crate::faults::{A, B, looping, two_files};
+use crate::faults::{A, B, looping, one_warning_of_the_cache, two_files};
 use crate::nonroot;
 use crate::rig::{
     Out, Proc, Rig, is_root, kill, mounts_at, ok, processes_with, run, sha256, skill, skill_md,
@@ -317,12 +317,7 @@ fn f26_a_users_mount_on_a_full_disk_costs_one_warning() {
         Rig::drop_kernel_caches();
         assert!(standing.read(&rig, "lab/s/x") == ok(&big));
     }
-    let warnings = || rig.words().matches("cache is not used").count();
-    until("a warning", 5.0, || warnings() == 1);
-    assert_eq!(standing.read(&rig, A.0), ok(A.1));
-    rig.blob(A.1.as_bytes());
-    standing.end(&rig);
-    assert_eq!(warnings(), 1, "{}", rig.words());
+    one_warning_of_the_cache(&rig, standing);
     rig.stop();
     run(Command::new("umount").arg(&cache)).good();
 }

@@ -155,6 +155,13 @@ fn expected(rig: &Rig, server: Server, tree: &Path) -> (PathBuf, BTreeSet<String
     (copy, skills)
 }
 
+/// Mounts all servers, each by its target.
+fn mount(rig: &mut Rig, targets: &[String]) {
+    let labels = SERVERS.iter().map(|s| s.label);
+    let servers: Vec<(&str, &str)> = labels.zip(targets.iter().map(String::as_str)).collect();
+    rig.mount(&servers, &["--timeout", "60"]);
+}
+
 fn all_servers(transport: fn(Server, &mut Rig, &Path) -> String) {
     let mut rig = Rig::with_limit(150);
     let tree = rig.dir().join("tree");
@@ -163,12 +170,7 @@ fn all_servers(transport: fn(Server, &mut Rig, &Path) -> String) {
         .iter()
         .map(|s| transport(*s, &mut rig, &tree))
         .collect();
-    let servers: Vec<(&str, &str)> = SERVERS
-        .iter()
-        .map(|s| s.label)
-        .zip(targets.iter().map(String::as_str))
-        .collect();
-    rig.mount(&servers, &["--timeout", "60"]);
+    mount(&mut rig, &targets);
     for server in SERVERS {
         let label = server.label;
         rig.ready(label);
@@ -224,12 +226,7 @@ fn c01_to_c10_hr64_odd_frontmatter_that_real_servers_publish_is_read_byte_for_by
     let targets: Vec<String> = dirs
         .map(|(s, out)| s.stdio(if s.label == "fastmcp" { out } else { &odd }))
         .collect();
-    let servers: Vec<(&str, &str)> = SERVERS
-        .iter()
-        .map(|s| s.label)
-        .zip(targets.iter().map(String::as_str))
-        .collect();
-    rig.mount(&servers, &["--timeout", "60"]);
+    mount(&mut rig, &targets);
     let mut seen = BTreeSet::new();
     for (server, out) in SERVERS.iter().zip(&published) {
         let label = server.label;
