@@ -2,7 +2,7 @@
 
 use crate::domain::digest::Digest;
 use crate::domain::name::Label;
-use crate::source::Target;
+use crate::source::{Endpoint, Launch, Target};
 use std::path::{Path, PathBuf};
 
 /// One server to connect to.
@@ -80,7 +80,7 @@ impl ServerSpec {
             let identity = identity(&["directory", &dir]);
             return Ok(Self {
                 label,
-                target: Target::Command { argv },
+                target: command(argv),
                 shown: dir,
                 identity,
             });
@@ -95,7 +95,7 @@ impl ServerSpec {
         let shown = without_secrets(&argv).unwrap_or_else(|| target.into());
         Ok(Self {
             label,
-            target: Target::Command { argv },
+            target: command(argv),
             shown,
             identity,
         })
@@ -114,9 +114,10 @@ impl ServerSpec {
                 });
             }
         };
-        let target = Target::Http {
+        let target = Target::Http(Endpoint {
             url: parsed.to_string(),
-        };
+            ..Endpoint::default()
+        });
         without_user_info(&mut parsed);
         let identity = identity(&["http", parsed.as_str()]);
         // A query may hold a token.
@@ -128,6 +129,13 @@ impl ServerSpec {
             identity,
         })
     }
+}
+
+fn command(argv: Vec<String>) -> Target {
+    Target::Command(Launch {
+        argv,
+        ..Launch::default()
+    })
 }
 
 fn without_user_info(url: &mut reqwest::Url) {
@@ -223,7 +231,7 @@ mod tests {
 
     fn argv(text: &str) -> Vec<String> {
         match parse(text).unwrap().target {
-            Target::Command { argv } => argv,
+            Target::Command(launch) => launch.argv,
             other => panic!("{other:?}"),
         }
     }
@@ -237,7 +245,7 @@ mod tests {
         );
         assert!(matches!(
             parse("a=https://h/mcp").unwrap().target,
-            Target::Http { .. }
+            Target::Http(_)
         ));
         for bad in [
             "docs",

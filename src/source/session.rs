@@ -299,10 +299,10 @@ impl Shared {
             then: Then::Same,
         };
         let (result, group) = match &self.target {
-            Target::Command { argv } => {
+            Target::Command(launch) => {
                 let (transport, group) = self
                     .spawner
-                    .spawn(argv, Arc::clone(&self.traces))
+                    .spawn(launch, Arc::clone(&self.traces))
                     .await
                     .map_err(same)?;
                 let start = client_config().serve_with_lifecycle(transport, mode);
@@ -311,12 +311,12 @@ impl Shared {
                     Some(group),
                 )
             }
-            Target::Http { url } => {
-                let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+            Target::Http(endpoint) => {
+                let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str())
                     .max_concurrent_requests(256)
                     .max_json_response_size(MAX_TYPED)
                     .max_sse_event_size(MAX_TYPED);
-                let client = RawHttp::new().map_err(same)?;
+                let client = RawHttp::new(endpoint).map_err(same)?;
                 let transport = StreamableHttpClientTransport::with_client(client, config);
                 let start = client_config().serve_with_lifecycle(transport, mode);
                 (tokio::time::timeout(self.start_timeout, start).await, None)

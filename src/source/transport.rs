@@ -14,7 +14,7 @@
 use crate::domain::name::Label;
 use crate::domain::text::printable;
 use futures_util::StreamExt;
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use rmcp::RoleClient;
 use rmcp::model::{
@@ -62,15 +62,29 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A child process that speaks over stdio.
-    Command {
-        /// The program and its arguments, never seen by a shell.
-        argv: Vec<String>,
-    },
+    Command(Launch),
     /// A streamable HTTP endpoint.
-    Http {
-        /// Its URL.
-        url: String,
-    },
+    Http(Endpoint),
+}
+
+/// How a child process is started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// The program and its arguments, never seen by a shell.
+    pub argv: Vec<String>,
+    /// What is set in its environment, beside all that the daemon's has.
+    pub env: Vec<(String, String)>,
+    /// Where it starts; where the daemon did, if nothing is said.
+    pub cwd: Option<PathBuf>,
+}
+
+/// A streamable HTTP endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its URL.
+    pub url: String,
+    /// What each request carries beside what the protocol asks for. Secrets, mostly.
+    pub headers: HeaderMap,
 }
 
 /// What a child process leaves for `status`.
@@ -462,13 +476,17 @@ impl Spawner {
     /// Starts a child with its pipes.
     pub(super) async fn spawn(
         &self,
-        argv: &[String],
+        launch: &Launch,
         traces: Arc<Traces>,
     ) -> Result<(ChildTransport, Group), String> {
-        let (program, args) = argv.split_first().ok_or("the command is empty")?;
+        let (program, args) = launch.argv.split_first().ok_or("the command is empty")?;
         let path = find(program)?;
         let mut command = Command::new(path);
         command.args(args).process_group(0).kill_on_drop(true);
+        command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+        if let Some(cwd) = &launch.cwd {
+            command.current_dir(cwd);
+        }
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -608,8 +626,9 @@ type HttpResult<T> = Result<T, StreamableHttpError<reqwest::Error>>;
 impl RawHttp {
     /// A client with pooled connections and the proxy rules of the environment. No overall
     /// timeout: each request has its own deadline.
-    pub(super) fn new() -> Result<Self, String> {
+    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, String> {
         reqwest::Client::builder()
+            .default_headers(endpoint.headers.clone())
             .connect_timeout(Duration::from_secs(10))
             .read_timeout(Duration::from_secs(120))
             .pool_idle_timeout(Duration::from_secs(60))
