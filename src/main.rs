@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use mount_skills::{cli::Cli, run};
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -23,10 +24,11 @@ fn main() -> ExitCode {
     });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(run::Log)
         .with_target(false)
         .init();
-    match run::run(Cli::parse()) {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match run::run(Cli::parse(), &arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_silent() {

@@ -51,6 +51,16 @@ pub struct MountArgs {
     /// their own, such as ~/skills.
     #[arg(default_value = "/mnt/skills")]
     pub mountpoint: PathBuf,
+    /// Return when the mount is ready, and serve it in the background.
+    #[arg(long)]
+    pub daemon: bool,
+    /// Append the log to this file instead of stderr [default with --daemon:
+    /// $XDG_STATE_HOME/mount-skills/log].
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// The daemon itself; started by the command that waits for it.
+    #[arg(long, hide = true)]
+    pub daemon_child: bool,
 }
 
 /// The servers, and the rules under which their skills are read.
@@ -244,7 +254,13 @@ pub enum Command {
     Unmount {
         /// Its mount point, or a path below it; not needed if only one is running.
         mountpoint: Option<PathBuf>,
+        /// Leave the windows open for the next mount at this place, as for an upgrade.
+        #[arg(long)]
+        keep_windows: bool,
     },
+    /// Read the configuration of a running mount again: servers come, go and change, the others
+    /// notice nothing.
+    Reload,
     /// Serve a directory of skills as an MCP server, over stdio unless --http is given.
     Serve {
         /// The directory; each folder in it with a SKILL.md is a skill.

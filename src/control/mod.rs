@@ -6,9 +6,9 @@
 
 use crate::domain::digest::Digest;
 use crate::domain::skill::Scope;
-use crate::host::Host;
 use crate::host::command::{Detail, Lock, Trouble};
 use crate::host::report::Status;
+use crate::host::{Host, Windows};
 use crate::store::{PrivateDir, Unsafe};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// The version of requests and replies.
 const VERSION: u32 = 1;
@@ -45,6 +45,10 @@ pub enum Verb {
     },
     /// End the mount and the daemon.
     Unmount,
+    /// End them and leave the windows open for the next mount at the place.
+    UnmountKeepingWindows,
+    /// Read the configuration again and make the servers those that it names.
+    Reload,
     /// What there is to know of a skill.
     Describe {
         /// The skill.
@@ -187,6 +191,22 @@ impl Drop for Control {
     }
 }
 
+/// Where what is asked of the daemon itself goes.
+#[derive(Debug, Clone)]
+pub struct Orders {
+    /// The end, and what becomes of the windows.
+    pub unmount: mpsc::Sender<Windows>,
+    /// That the configuration is read again.
+    pub reload: mpsc::Sender<Reload>,
+}
+
+/// A request to read the configuration again.
+#[derive(Debug)]
+pub struct Reload {
+    /// Told what changed, or why nothing did.
+    pub answer: oneshot::Sender<Result<String, String>>,
+}
+
 /// Gives the counts that only the kernel side has.
 pub type Upcalls = Arc<dyn Fn() -> BTreeMap<String, u64> + Send + Sync>;
 
@@ -209,8 +229,8 @@ impl Control {
         Ok(Self { listener, path })
     }
 
-    /// Answers requests, for ever. `unmount` is told when the user asks for the end.
-    pub async fn serve(self, host: Arc<Host>, upcalls: Upcalls, unmount: mpsc::Sender<()>) {
+    /// Answers requests, for ever.
+    pub async fn serve(self, host: Arc<Host>, upcalls: Upcalls, orders: Orders) {
         let me = rustix::process::geteuid().as_raw();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
@@ -220,8 +240,7 @@ impl Control {
             if stream.peer_cred().ok().map(|c| c.uid()) != Some(me) {
                 continue;
             }
-            let (host, upcalls, unmount) =
-                (Arc::clone(&host), Arc::clone(&upcalls), unmount.clone());
+            let (host, upcalls, orders) = (Arc::clone(&host), Arc::clone(&upcalls), orders.clone());
             let answer = async move {
                 let (read, mut write) = stream.into_split();
                 let mut line = String::new();
@@ -229,22 +248,22 @@ impl Control {
                 read.read_line(&mut line).await?;
                 let (reply, ends) = match parse(&line) {
                     Ok(verb) => {
-                        let ends = verb == Verb::Unmount;
-                        (
-                            answer(&host, &upcalls, verb)
-                                .await
-                                .unwrap_or_else(Reply::Trouble),
-                            ends,
-                        )
+                        let ends = match verb {
+                            Verb::Unmount => Some(Windows::End),
+                            Verb::UnmountKeepingWindows => Some(Windows::Keep),
+                            _ => None,
+                        };
+                        let reply = answer(&host, &upcalls, &orders, verb).await;
+                        (reply.unwrap_or_else(Reply::Trouble), ends)
                     }
-                    Err(why) => (Reply::Trouble(Trouble::Failed(why)), false),
+                    Err(why) => (Reply::Trouble(Trouble::Failed(why)), None),
                 };
                 let mut text = serde_json::to_vec(&reply)?;
                 text.push(b'\n');
                 write.write_all(&text).await?;
                 write.shutdown().await?;
-                if ends {
-                    let _ = unmount.send(()).await;
+                if let Some(windows) = ends {
+                    let _ = orders.unmount.send(windows).await;
                 }
                 io::Result::Ok(())
             };
@@ -271,7 +290,12 @@ fn parse(line: &str) -> Result<Verb, String> {
     Ok(request.verb)
 }
 
-async fn answer(host: &Arc<Host>, upcalls: &Upcalls, verb: Verb) -> Result<Reply, Trouble> {
+async fn answer(
+    host: &Arc<Host>,
+    upcalls: &Upcalls,
+    orders: &Orders,
+    verb: Verb,
+) -> Result<Reply, Trouble> {
     Ok(match verb {
         Verb::Status { label } => {
             if let Some(label) = &label {
@@ -283,7 +307,14 @@ async fn answer(host: &Arc<Host>, upcalls: &Upcalls, verb: Verb) -> Result<Reply
             };
             Reply::Status(Box::new(status))
         }
-        Verb::Unmount => Reply::Done(String::new()),
+        Verb::Unmount | Verb::UnmountKeepingWindows => Reply::Done(String::new()),
+        Verb::Reload => {
+            let (answer, answered) = oneshot::channel();
+            let _ = orders.reload.send(Reload { answer }).await;
+            let answer = answered.await;
+            let answer = answer.unwrap_or_else(|_| Err("the mount is ending".into()));
+            Reply::Done(answer.map_err(Trouble::Failed)?)
+        }
         Verb::Describe { skill } => Reply::Detail(Box::new(host.describe(&skill)?)),
         Verb::Show { skill, file } => {
             let (detail, bytes) = host.inspect(&skill, file.as_deref()).await?;

@@ -1064,7 +1064,7 @@ pub enum View {
 #[derive(Debug, Clone)]
 pub struct Tree {
     ours: Arc<Branch>,
-    labels: Vec<(Label, View)>,
+    labels: BTreeMap<u16, (Label, View)>,
     since: u64,
 }
 
@@ -1107,7 +1107,7 @@ impl Tree {
     pub fn new(ours: Arc<Branch>, labels: Vec<(Label, View)>, since: u64) -> Self {
         Self {
             ours,
-            labels,
+            labels: (1u16..).zip(labels).collect(),
             since,
         }
     }
@@ -1123,12 +1123,23 @@ impl Tree {
     /// The same tree with another view of one label.
     pub fn with_view(&self, slot: u16, view: View) -> Self {
         let mut next = self.clone();
-        if let Some(entry) = usize::from(slot)
-            .checked_sub(1)
-            .and_then(|i| next.labels.get_mut(i))
-        {
+        if let Some(entry) = next.labels.get_mut(&slot) {
             entry.1 = view;
         }
+        next
+    }
+
+    /// The same tree with one label more, in a slot that was never in use.
+    pub fn with_label(&self, slot: u16, label: Label, view: View) -> Self {
+        let mut next = self.clone();
+        next.labels.insert(slot, (label, view));
+        next
+    }
+
+    /// The same tree without a label.
+    pub fn without_label(&self, slot: u16) -> Self {
+        let mut next = self.clone();
+        next.labels.remove(&slot);
         next
     }
 
@@ -1139,8 +1150,7 @@ impl Tree {
 
     /// The view of a label by its slot.
     pub fn view(&self, slot: u16) -> Option<&View> {
-        let index = usize::from(slot).checked_sub(1)?;
-        self.labels.get(index).map(|(_, view)| view)
+        self.labels.get(&slot).map(|(_, view)| view)
     }
 
     /// The slot of the label that an inode belongs to; 0 for the root and our own files.
@@ -1194,11 +1204,12 @@ impl Tree {
     /// Looks a name up in a directory. From memory, always.
     pub fn lookup(&self, dir: u64, name: &str) -> Lookup {
         if dir == ROOT
-            && let Some((slot, (_, view))) = (1u16..)
-                .zip(&self.labels)
+            && let Some((slot, (_, view))) = self
+                .labels
+                .iter()
                 .find(|(_, (label, _))| label.as_str() == name)
         {
-            return Lookup::Found(self.label_attr(slot, view));
+            return Lookup::Found(self.label_attr(*slot, view));
         }
         match self.place(dir) {
             None => Lookup::Stale,
@@ -1234,18 +1245,14 @@ impl Tree {
             })
             .collect();
         if dir == ROOT {
-            out.extend(
-                (1u16..)
-                    .zip(&self.labels)
-                    .filter_map(|(slot, (label, view))| {
-                        let cookie = LABEL_COOKIES + u64::from(slot);
-                        (cookie > after).then(|| Child {
-                            name: label.as_str(),
-                            cookie,
-                            attr: self.label_attr(slot, view),
-                        })
-                    }),
-            );
+            out.extend(self.labels.iter().filter_map(|(slot, (label, view))| {
+                let cookie = LABEL_COOKIES + u64::from(*slot);
+                (cookie > after).then(|| Child {
+                    name: label.as_str(),
+                    cookie,
+                    attr: self.label_attr(*slot, view),
+                })
+            }));
         }
         Ok(out)
     }
@@ -1289,10 +1296,7 @@ impl Tree {
             Place::Node(_, at) => at.path(),
             Place::Bare(_) => String::new(),
         };
-        let label = usize::from(slot)
-            .checked_sub(1)
-            .and_then(|i| self.labels.get(i));
-        Some(match label {
+        Some(match self.labels.get(&slot) {
             None => below,
             Some((label, _)) if below.is_empty() => label.to_string(),
             Some((label, _)) => format!("{label}/{below}"),
@@ -1326,14 +1330,30 @@ pub enum Change {
 pub fn changes(old: &Tree, new: &Tree) -> Vec<Change> {
     let mut out = Vec::new();
     branch_changes(&old.ours, &new.ours, &mut out);
-    for (slot, ((_, before), (_, after))) in (1u16..).zip(old.labels.iter().zip(&new.labels)) {
-        match (before, after) {
-            (View::Listed(a), View::Listed(b)) => branch_changes(a, b, &mut out),
-            (View::Unlisted(_), View::Unlisted(_)) => {}
-            _ => out.push(Change::Dir(label_root(slot))),
+    for (slot, (label, before)) in &old.labels {
+        match (before, new.view(*slot)) {
+            (View::Listed(a), Some(View::Listed(b))) => branch_changes(a, b, &mut out),
+            (View::Unlisted(_), Some(View::Unlisted(_))) => {}
+            (_, Some(_)) => out.push(Change::Dir(label_root(*slot))),
+            (_, None) => label_moved(label, &mut out),
+        }
+        if let (View::Listed(gone), None) = (before, new.view(*slot)) {
+            // Open files and mappings must not go on with what nobody stands for.
+            let files = gone.parts.iter().flat_map(|part| part.all(&gone.parts));
+            let files = files.filter(|at| at.dir().is_none());
+            out.extend(files.map(|at| Change::Pages(at.node.ino)));
+            out.extend(gone.ghosts.iter().map(|ghost| Change::Pages(ghost.ino)));
         }
     }
+    let added = new.labels.iter().filter(|(s, _)| old.view(**s).is_none());
+    added.for_each(|(_, (label, _))| label_moved(label, &mut out));
     out
+}
+
+/// A label came or went.
+fn label_moved(label: &Label, out: &mut Vec<Change>) {
+    let (dir, name) = (ROOT, label.as_str().into());
+    out.extend([Change::Entry { dir, name }, Change::Dir(ROOT)]);
 }
 
 fn branch_changes(old: &Arc<Branch>, new: &Arc<Branch>, out: &mut Vec<Change>) {

@@ -307,6 +307,17 @@ fn detach(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Detaches a dead mount of ours at a path, if there is one: whether there was.
+pub fn detach_dead(path: &Path) -> Result<bool, MountError> {
+    let path = absolute(path)?;
+    let ours = mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE);
+    if !ours || rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
+        return Ok(false);
+    }
+    detach(&path).map_err(|e| place(&path, format!("a dead mount cannot be detached: {e}")))?;
+    Ok(true)
+}
+
 fn run_fusermount(flag: &str, path: &Path) -> io::Result<()> {
     let program = fusermount().ok_or_else(|| io::Error::other("fusermount3 was not found"))?;
     let out = Command::new(program)

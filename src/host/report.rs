@@ -153,8 +153,9 @@ impl Host {
     /// The status of the mount; the caller adds the upcalls.
     pub fn status(&self) -> Status {
         let tree = self.tree();
-        let servers = (1u16..)
-            .zip(&self.slots)
+        let servers = self
+            .slots()
+            .into_iter()
             .map(|(slot, s)| {
                 let branch = match tree.view(slot) {
                     Some(View::Listed(branch)) => Some(&**branch),
@@ -162,7 +163,7 @@ impl Host {
                 };
                 let refused = self.refusals.lock().of(slot);
                 let connection = s.source.get().map(|source| source.figures());
-                server_status(s, branch, refused, connection, self.policy)
+                server_status(&s, branch, refused, connection, self.policy)
             })
             .collect();
         Status {

@@ -4,9 +4,13 @@
 //! its control socket and prints the answer.
 
 mod complete;
+mod daemon;
 mod lock;
+mod log;
 mod mount;
 mod progress;
+mod servers;
+mod service;
 
 use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
 use crate::control::{self, ControlError, Reply, Verb};
@@ -22,11 +26,13 @@ use crate::store::state;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use etcetera::BaseStrategy;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use complete::complete;
+pub use log::Log;
 
 /// How long `unmount` waits until all is gone.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(15);
@@ -92,8 +98,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Does what the command line asks.
-pub fn run(cli: Cli) -> Result<(), Failure> {
+/// Does what the command line asks. `arguments` are its words, without the program's name.
+pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
     let Some(command) = cli.command else {
         if cli.mount.servers.servers.is_empty() {
             return Err(no_servers(&cli.mount.mountpoint));
@@ -101,7 +107,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         if cli.json {
             return Err(no_json());
         }
-        return mount::mount(&cli.mount);
+        return mount::mount(&cli.mount, arguments);
     };
     if !cli.mount.servers.servers.is_empty() {
         let text = "--server goes with mounting, not with a command; for a mount point of that name write ./NAME";
@@ -202,10 +208,18 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Lock { check } => lock::lock(&ask, check.as_deref(), json),
         Command::Forget { label, cache_dir } => forget(&label, cache_dir, json),
         Command::Cache { cache_dir, what } => cached(cache_dir, &what, json),
-        Command::Unmount { mountpoint } => {
+        Command::Unmount {
+            mountpoint,
+            keep_windows,
+        } => {
             let mountpoint = mountpoint.or(ask.mountpoint);
-            unmount(&Ask { mountpoint }, json)
+            let verb = match keep_windows {
+                true => Verb::UnmountKeepingWindows,
+                false => Verb::Unmount,
+            };
+            unmount(&Ask { mountpoint }, &verb, json)
         }
+        Command::Reload => ask.done(Verb::Reload, json),
         Command::Serve { dir, http, watch } => {
             let watch = if watch { Watch::Yes } else { Watch::No };
             let ready = |url: &str| {
@@ -601,8 +615,8 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
     }
 }
 
-fn unmount(ask: &Ask, json: bool) -> Result<(), Failure> {
-    match ask.send(&Verb::Unmount) {
+fn unmount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
+    match ask.send(verb) {
         Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
         Ok(_) => {
             // The daemon's socket goes when all else is gone.
@@ -616,7 +630,17 @@ fn unmount(ask: &Ask, json: bool) -> Result<(), Failure> {
             let text = "the daemon is still ending; look again with: mount-skills status";
             Err(Failure::Failed(text.into()))
         }
-        Err(ControlError::None { at }) => done(format!("nothing is mounted{at}"), json),
+        Err(ControlError::None { at }) => {
+            // A daemon that was killed together with its guard leaves a mount behind.
+            let dead = ask.mountpoint.as_deref().map(fuse_mount::detach_dead);
+            done(
+                match dead.transpose()? {
+                    Some(true) => String::new(),
+                    _ => format!("nothing is mounted{at}"),
+                },
+                json,
+            )
+        }
         Err(e) => Err(e.into()),
     }
 }

@@ -3,18 +3,21 @@
 //! Nothing is left behind when a step fails: machine and mount point are checked first, the
 //! mount is up before a server is started, and all is taken down in the opposite order.
 
-use super::progress::{self, Where};
-use super::{Dirs, Failure, ServerArgs, lock};
+use super::progress::{Progress, Where};
+use super::servers::{self, Ground, Look, Servers, Wanted};
+use super::service::{self, Stage};
+use super::{Dirs, Failure, ServerArgs, daemon, lock, log};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
 use crate::config::{self, ServerSpec};
-use crate::control::Control;
+use crate::control::{Control, Orders, Reload};
 use crate::domain::name::Label;
 use crate::domain::skill::{Approval, Hold, Policy};
+use crate::domain::text::printable;
 use crate::fuse::Upcalls;
-use crate::fuse::mount::{self, MountPoint, Mounted};
-use crate::host::{Dynamic, Host, Server};
-use crate::source::Spawner;
-use crate::source::session::Session;
+use crate::fuse::mount::{self, MountPoint};
+use crate::host::{Dynamic, Host, Server, Windows};
+use crate::source::{Spawner, Target};
+use crate::store::PrivateDir;
 use crate::store::cache::Cache;
 use crate::store::state::State;
 use std::ffi::OsString;
@@ -26,8 +29,6 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// How long the servers may take to end before the daemon ends without them.
-const STOP_PATIENCE: Duration = Duration::from_secs(4);
 /// How long a skill named on the command line waits between tries, while its server starts.
 const ADD_GAP: Duration = Duration::from_secs(1);
 
@@ -59,20 +60,69 @@ fn return_memory() {
     }
 }
 
-/// Mounts until it is told to end.
-pub(super) fn mount(args: &MountArgs) -> Result<(), Failure> {
-    with_mount(&args.servers, &args.mountpoint, async |running| {
-        let shown = progress::show(
-            &running.specs,
-            running.host.settled(),
-            Where::Stdout(&running.path),
-        );
+/// How a mount lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// As a command that goes on until it is told to end.
+    Foreground,
+    /// In the background, once it is ready.
+    Daemon,
+}
+
+/// Mounts until it is told to end. `arguments` are those of the command line.
+pub(super) fn mount(args: &MountArgs, arguments: &[OsString]) -> Result<(), Failure> {
+    let life = match (args.daemon, args.daemon_child) {
+        (_, true) => Life::Daemon,
+        (true, false) => return daemon::start(arguments),
+        (false, false) => Life::Foreground,
+    };
+    send_log(args.log_file.as_deref(), life)?;
+    with_mount(&args.servers, &args.mountpoint, life, async |running| {
+        let to = match life {
+            Life::Foreground => Where::Stdout,
+            Life::Daemon => Where::Lines,
+        };
+        let mut progress = Progress::new(&running.specs, running.host.settled(), to);
         tokio::select! {
-            () = running.end.wait() => {}
-            () = async { shown.await; std::future::pending().await } => {}
+            windows = running.end.wait() => return Ok(windows),
+            () = progress.ready() => progress.say_ready(&running.path),
         }
-        Ok(())
+        if life == Life::Daemon {
+            let gone = |e| Failure::Failed(format!("nobody waits for the mount any more: {e}"));
+            daemon::detach().map_err(gone)?;
+        }
+        let status = format!("mounted at {}", running.path.display());
+        service::tell(Stage::Ready(&printable(&status, 1024)));
+        tokio::select! {
+            windows = running.end.wait() => Ok(windows),
+            () = async { progress.all().await; std::future::pending().await } => Ok(Windows::End),
+        }
     })
+}
+
+/// Sends the log where it was told to go; that of a daemon to a file of the user's in any case.
+fn send_log(file: Option<&Path>, life: Life) -> Result<(), Failure> {
+    let usual = || {
+        let dir = Dirs::find().state?.join("mount-skills");
+        let dir = PrivateDir::open(&dir).inspect_err(|e| tracing::warn!("no log is kept: {e}"));
+        Some(dir.ok()?.path().join("log"))
+    };
+    let (file, copies) = match (file, life) {
+        (None, Life::Foreground) => return Ok(()),
+        (Some(file), Life::Foreground) => (file.to_owned(), log::Copies::None),
+        (Some(file), Life::Daemon) => (file.to_owned(), log::Copies::Stderr),
+        (None, Life::Daemon) => match usual() {
+            Some(file) => (file, log::Copies::Stderr),
+            None => return Ok(()),
+        },
+    };
+    let failed = |e: io::Error| {
+        let shown = file.display();
+        Failure::Failed(format!(
+            "the log cannot be written to {shown}: {e}; name another file with --log-file"
+        ))
+    };
+    log::to_file(&file, copies).map_err(failed)
 }
 
 /// Mounts, runs a command, unmounts; the command's exit code is ours.
@@ -82,11 +132,13 @@ pub(super) fn run(
     command: &[OsString],
 ) -> Result<(), Failure> {
     let place = at.map_or_else(private_place, Path::to_owned);
-    with_mount(servers, &place, async |running| {
+    with_mount(servers, &place, Life::Foreground, async |running| {
         let settled = running.host.settled();
-        progress::show(&running.specs, settled, Where::Stderr).await;
+        Progress::new(&running.specs, settled, Where::Stderr)
+            .ready()
+            .await;
         let Some((program, arguments)) = command.split_first() else {
-            return Ok(());
+            return Ok(Windows::End);
         };
         let mut child = tokio::process::Command::new(program)
             .args(arguments)
@@ -109,7 +161,7 @@ pub(super) fn run(
             }
         };
         match status.code().or_else(|| status.signal().map(|s| 128 + s)) {
-            Some(0) => Ok(()),
+            Some(0) => Ok(Windows::End),
             code => Err(Failure::Command(
                 code.and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
             )),
@@ -136,11 +188,12 @@ struct Running {
     end: End,
 }
 
-/// Puts a mount up, lets `work` use it, and takes it down.
+/// Puts a mount up, lets `work` use it, and takes it down. The work says what becomes of the windows.
 fn with_mount(
     args: &ServerArgs,
     mountpoint: &Path,
-    work: impl AsyncFnOnce(&mut Running) -> Result<(), Failure>,
+    life: Life,
+    work: impl AsyncFnOnce(&mut Running) -> Result<Windows, Failure>,
 ) -> Result<(), Failure> {
     // Memory holds what other servers sent, and URLs with passwords: programs of this user must
     // not read it, nor must a core file.
@@ -151,6 +204,7 @@ fn with_mount(
     let specs = config::parse_servers(&args.servers, &program, &find_dir)
         .map_err(|e| Failure::Usage(e.to_string()))?;
     let named = named_skills(args, &specs)?;
+    let look: Option<Look> = None;
     if let Some(label) = args
         .allow_dynamic
         .iter()
@@ -166,41 +220,92 @@ fn with_mount(
     // Fails only if another one was installed before, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = runtime(WORKERS)?;
+    let plan = Plan {
+        wanted: specs.into_iter().map(|spec| wanted(args, spec)).collect(),
+        named,
+        look,
+        life,
+    };
     let result = runtime.block_on(async {
-        let servers = storage(args, &specs, point.path(), locked.as_ref())?;
-        serve_mount(args, specs, named, servers, point, work).await
+        let storage = Storage::open(args, point.path(), locked)?;
+        serve_mount(args, plan, storage, point, work).await
     });
     // Reads that still wait are answered by the kernel once the process is gone.
     runtime.shutdown_background();
     result
 }
 
+/// What is mounted, and how.
+struct Plan {
+    wanted: Vec<Wanted>,
+    named: Vec<(Label, String)>,
+    look: Option<Look>,
+    life: Life,
+}
+
+/// A server of the command line as it is wanted.
+fn wanted(args: &ServerArgs, spec: ServerSpec) -> Wanted {
+    let allowed = args.allow_dynamic.iter().any(|l| l == spec.label.as_str());
+    let dynamic = match allowed {
+        true => Dynamic::Allowed,
+        false => Dynamic::Declined,
+    };
+    Wanted { spec, dynamic }
+}
+
+/// Has a server start where we did, also when we have moved on to another directory.
+fn stay_put(wanted: &mut Wanted, start: &Path) {
+    let Target::Command(launch) = &mut wanted.spec.target else {
+        return;
+    };
+    let cwd = start.join(launch.cwd.take().unwrap_or_default());
+    if let Some(program) = launch.argv.first_mut().filter(|p| p.contains('/')) {
+        *program = cwd.join(&*program).display().to_string();
+    }
+    launch.cwd = Some(cwd);
+}
+
 async fn serve_mount(
     args: &ServerArgs,
-    specs: Vec<ServerSpec>,
-    named: Vec<(Label, String)>,
-    (servers, cache): (Vec<Server>, Option<Arc<Cache>>),
+    mut plan: Plan,
+    storage: Storage,
     point: MountPoint,
-    work: impl AsyncFnOnce(&mut Running) -> Result<(), Failure>,
+    work: impl AsyncFnOnce(&mut Running) -> Result<Windows, Failure>,
 ) -> Result<(), Failure> {
     let path = point.path().to_owned();
+    if plan.life == Life::Daemon {
+        let start = std::env::current_dir()?;
+        plan.wanted.iter_mut().for_each(|w| stay_put(w, &start));
+    }
     let timeout = Duration::from_secs_f64(args.timeout);
-    let (host, inbox) = Host::new(servers, policy(args), cache, path.clone(), timeout);
+    let specs = plan.wanted.iter().map(|w| w.spec.clone()).collect();
+    let told: Vec<Server> = plan.wanted.iter().map(|w| storage.server(w)).collect();
+    if args.new_session {
+        Storage::drop_windows(&told);
+    }
+    let cache = storage.cache.clone();
+    let (host, inbox) = Host::new(told, policy(args), cache, path.clone(), timeout);
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
-    let mut end = End::new()?;
+    let (unmount, asked) = tokio::sync::mpsc::channel(1);
+    let (reload, reloads) = tokio::sync::mpsc::channel(4);
+    let hangup = match (plan.life, &plan.look) {
+        (Life::Foreground, None) => Hangup::Ends,
+        (Life::Foreground, Some(_)) => Hangup::Reloads(Terminal::find()),
+        (Life::Daemon, _) => Hangup::Reloads(Terminal::None),
+    };
+    let mut end = End::new(asked, hangup, reload.clone())?;
     let (mounted, gone) = mount::mount(point, &host, &handle, &upcalls, batches)?;
     end.gone = Some(gone);
-    let (unmount, asked) = tokio::sync::mpsc::channel(1);
-    end.asked = Some(asked);
     let control = match Control::bind(&Dirs::find().control(), &path) {
         Ok(control) => {
             let figures = Arc::new(move || upcalls.figures());
+            let orders = Orders { unmount, reload };
             Some(tokio::spawn(control.serve(
                 Arc::clone(&host),
                 figures,
-                unmount,
+                orders,
             )))
         }
         Err(e) => {
@@ -213,16 +318,29 @@ async fn serve_mount(
     let writer = std::thread::Builder::new()
         .name("writer".into())
         .spawn(move || handle.block_on(writer));
-    let started = writer.and_then(|_| start_sessions(args, &specs, &host, &mounted));
-    let sessions = match started {
-        Ok(sessions) => sessions,
+    let guard = mounted.guard();
+    let spawner = writer.and_then(|_| {
+        Spawner::start(Arc::new(move |group, alive| match alive {
+            true => guard.watch_group(group),
+            false => guard.forget_group(group),
+        }))
+    });
+    let spawner = match spawner {
+        Ok(spawner) => spawner,
         Err(e) => {
             mounted.unmount();
             mounted.guard().dismiss();
             return Err(e.into());
         }
     };
-    for (label, uri) in named {
+    let ground = Ground {
+        host: Arc::clone(&host),
+        spawner,
+        start_timeout: Duration::from_secs_f64(args.start_timeout),
+        open: Arc::new(move |wanted| storage.server(wanted)),
+    };
+    let servers = Servers::start(ground, plan.wanted).run(plan.look, reloads);
+    for (label, uri) in plan.named {
         tokio::spawn(add(Arc::clone(&host), label, uri));
     }
     let mut running = Running {
@@ -232,25 +350,17 @@ async fn serve_mount(
         end,
     };
     let result = work(&mut running).await;
+    service::tell(Stage::Stopping);
     mounted.unmount();
-    let stops: Vec<_> = sessions
-        .into_iter()
-        .map(|s| tokio::spawn(s.stop()))
-        .collect();
-    let stopped = async {
-        for stop in stops {
-            let _ = stop.await;
-        }
-    };
-    let _ = tokio::time::timeout(STOP_PATIENCE, stopped).await;
-    running.host.end();
+    servers.stop().await;
+    running.host.end(*result.as_ref().unwrap_or(&Windows::End));
     mounted.guard().dismiss();
     // Its socket is the last to go: whoever waits for the end waits for that.
     if let Some(control) = control {
         control.abort();
         let _ = control.await;
     }
-    result
+    result.map(drop)
 }
 
 fn policy(args: &ServerArgs) -> Policy {
@@ -298,109 +408,130 @@ async fn add(host: Arc<Host>, label: Label, uri: String) {
     }
 }
 
-/// Opens cache and state. Neither is needed to read skills: what cannot be used is a warning.
-fn storage(
-    args: &ServerArgs,
-    specs: &[ServerSpec],
-    mountpoint: &Path,
-    locked: Option<&lock::Locked>,
-) -> Result<(Vec<Server>, Option<Arc<Cache>>), Failure> {
-    let dirs = Dirs::find();
-    let cache_dir = args.cache_dir.clone().or(dirs.cache);
-    for dir in [&cache_dir, &dirs.state].into_iter().flatten() {
-        if dir.starts_with(mountpoint) {
-            let text = format!(
-                "{}: the cache and the state must not lie inside the mount",
-                dir.display()
-            );
-            return Err(Failure::Usage(text));
+/// Cache and state. Neither is needed to read skills: what cannot be used is a warning.
+struct Storage {
+    cache: Option<Arc<Cache>>,
+    state: Option<PathBuf>,
+    mountpoint: PathBuf,
+    locked: Option<lock::Locked>,
+}
+
+impl Storage {
+    fn open(
+        args: &ServerArgs,
+        mountpoint: &Path,
+        locked: Option<lock::Locked>,
+    ) -> Result<Self, Failure> {
+        let dirs = Dirs::find();
+        let given = args.cache_dir.as_deref().map(std::path::absolute);
+        let given = given.transpose()?;
+        if let Some(dir) = &given {
+            mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
         }
+        let cache_dir = given.or(dirs.cache);
+        for dir in [&cache_dir, &dirs.state].into_iter().flatten() {
+            if dir.starts_with(mountpoint) {
+                let text = format!(
+                    "{}: the cache and the state must not lie inside the mount",
+                    dir.display()
+                );
+                return Err(Failure::Usage(text));
+            }
+        }
+        let cache = cache_dir.and_then(|dir| {
+            Cache::open(&dir, args.cache_size << 20)
+                .inspect_err(|e| unused("the disk cache", e))
+                .ok()
+        });
+        if let Some(cache) = cache.clone() {
+            tokio::task::spawn_blocking(move || cache.count());
+        }
+        Ok(Self {
+            cache,
+            state: dirs.state,
+            mountpoint: mountpoint.to_owned(),
+            locked,
+        })
     }
-    if let Some(dir) = &args.cache_dir {
-        mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
-    }
-    let warn = |what: &str, e: &dyn std::fmt::Display| {
-        tracing::warn!("{what} is not used: {e}");
-    };
-    let cache = cache_dir.and_then(|dir| {
-        Cache::open(&dir, args.cache_size << 20)
-            .inspect_err(|e| warn("the disk cache", e))
-            .ok()
-    });
-    if let Some(cache) = cache.clone() {
-        tokio::task::spawn_blocking(move || cache.count());
-    }
-    let server = |spec: &ServerSpec| {
-        let shelf = cache.as_ref().and_then(|cache| {
+
+    /// What the host is told of a server.
+    fn server(&self, wanted: &Wanted) -> Server {
+        let Wanted { spec, dynamic } = wanted;
+        let shelf = self.cache.as_ref().and_then(|cache| {
             let shelf = cache.shelf(&spec.label, &spec.identity);
-            shelf.inspect_err(|e| warn("the disk cache", e)).ok()
+            shelf.inspect_err(|e| unused("the disk cache", e)).ok()
         });
-        let state = dirs.state.as_ref().and_then(|dir| {
-            let state = State::open(dir, &spec.label, &spec.identity, mountpoint);
-            state.inspect_err(|e| warn("the stored state", e)).ok()
+        let state = self.state.as_ref().and_then(|dir| {
+            let state = State::open(dir, &spec.label, &spec.identity, &self.mountpoint);
+            state.inspect_err(|e| unused("the stored state", e)).ok()
         });
-        if let Some(Err(e)) = state
-            .as_ref()
-            .filter(|_| args.new_session)
-            .map(|s| s.save_windows(&[]))
-        {
-            warn("--new-session", &e);
-        }
+        let locked = self.locked.as_ref();
         Server {
             label: spec.label.clone(),
             shown: spec.shown.clone(),
             identity: spec.identity.clone(),
             shelf,
             state,
-            dynamic: match args.allow_dynamic.iter().any(|l| l == spec.label.as_str()) {
-                true => Dynamic::Allowed,
-                false => Dynamic::Declined,
-            },
+            dynamic: *dynamic,
             locked: locked.map(|l| lock::verdicts(l, spec.label.as_str())),
         }
-    };
-    let servers = specs.iter().map(server).collect();
-    Ok((servers, cache))
+    }
+
+    /// Forgets the windows that an earlier run left open.
+    fn drop_windows(servers: &[Server]) {
+        for state in servers.iter().filter_map(|s| s.state.as_ref()) {
+            if let Err(e) = state.save_windows(&[]) {
+                unused("--new-session", &e);
+            }
+        }
+    }
 }
 
-fn start_sessions(
-    args: &ServerArgs,
-    specs: &[ServerSpec],
-    host: &Arc<Host>,
-    mounted: &Mounted,
-) -> io::Result<Vec<Session>> {
-    let guard = mounted.guard();
-    let spawner = Spawner::start(Arc::new(move |group, alive| match alive {
-        true => guard.watch_group(group),
-        false => guard.forget_group(group),
-    }))?;
-    let start_timeout = Duration::from_secs_f64(args.start_timeout);
-    Ok((1u16..)
-        .zip(specs)
-        .map(|(slot, spec)| {
-            let events = Arc::clone(host);
-            let session = Session::start(
-                &spec.label,
-                spec.target.clone(),
-                spawner.clone(),
-                start_timeout,
-                Arc::new(move |event| events.event(slot, event)),
-            );
-            host.attach(slot, session.source());
-            session
-        })
-        .collect())
+fn unused(what: &str, e: &dyn std::fmt::Display) {
+    tracing::warn!("{what} is not used: {e}");
 }
 
-/// What ends a mount.
+/// What a hang-up means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// The end, as of other programs at a terminal.
+    Ends,
+    /// That the configuration is read again, unless the terminal has gone.
+    Reloads(Terminal),
+}
+
+/// Whether there is a terminal that may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Terminal {
+    There,
+    None,
+}
+
+impl Terminal {
+    /// Looks for the controlling terminal, which cannot be opened once it is gone.
+    fn find() -> Self {
+        match std::fs::File::open("/dev/tty") {
+            Ok(_) => Self::There,
+            Err(_) => Self::None,
+        }
+    }
+}
+
+/// What ends a mount, and what a hang-up does.
 struct End {
     signals: [(Signal, rustix::process::Signal); 3],
     gone: Option<oneshot::Receiver<()>>,
-    asked: Option<tokio::sync::mpsc::Receiver<()>>,
+    asked: tokio::sync::mpsc::Receiver<Windows>,
+    hangup: Hangup,
+    reload: tokio::sync::mpsc::Sender<Reload>,
 }
 
 impl End {
-    fn new() -> io::Result<Self> {
+    fn new(
+        asked: tokio::sync::mpsc::Receiver<Windows>,
+        hangup: Hangup,
+        reload: tokio::sync::mpsc::Sender<Reload>,
+    ) -> io::Result<Self> {
         // Under a limit on the size of files a write must fail, not end the program: the handler
         // stays when this goes.
         drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
@@ -418,39 +549,60 @@ impl End {
         Ok(Self {
             signals,
             gone: None,
-            asked: None,
+            asked,
+            hangup,
+            reload,
         })
     }
 
     /// Waits for a signal.
     async fn signalled(&mut self) -> rustix::process::Signal {
-        let [(term, a), (int, b), (hup, c)] = &mut self.signals;
-        tokio::select! {
-            _ = term.recv() => *a,
-            _ = int.recv() => *b,
-            _ = hup.recv() => *c,
-        }
+        signalled(&mut self.signals).await
     }
 
-    /// Waits for a signal, the user's word, or the mount's disappearance.
-    async fn wait(&mut self) {
-        let (mut gone, mut asked) = (self.gone.take(), self.asked.take());
-        let gone = async {
-            match &mut gone {
-                Some(gone) => drop(gone.await),
-                None => std::future::pending().await,
+    /// Waits for a signal that ends the mount, the user's word, or the mount's disappearance; says
+    /// what becomes of the windows. May be dropped and called again.
+    async fn wait(&mut self) -> Windows {
+        loop {
+            let gone = async {
+                match &mut self.gone {
+                    Some(gone) => drop(gone.await),
+                    None => std::future::pending().await,
+                }
+            };
+            let signal = tokio::select! {
+                signal = signalled(&mut self.signals) => signal,
+                () = gone => return Windows::End,
+                Some(windows) = self.asked.recv() => return windows,
+            };
+            match self.hangup {
+                Hangup::Reloads(terminal)
+                    if signal == rustix::process::Signal::HUP
+                        && (terminal == Terminal::None || Terminal::find() == terminal) =>
+                {
+                    tokio::spawn(reload(self.reload.clone()));
+                }
+                _ => return Windows::End,
             }
-        };
-        let asked = async {
-            match &mut asked {
-                Some(asked) => drop(asked.recv().await),
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = self.signalled() => {}
-            () = gone => {}
-            () = asked => {}
         }
+    }
+}
+
+async fn signalled(
+    signals: &mut [(Signal, rustix::process::Signal); 3],
+) -> rustix::process::Signal {
+    let [(term, a), (int, b), (hup, c)] = signals;
+    tokio::select! {
+        _ = term.recv() => *a,
+        _ = int.recv() => *b,
+        _ = hup.recv() => *c,
+    }
+}
+
+/// Has the configuration read again; what comes of it goes to the log.
+async fn reload(reload: tokio::sync::mpsc::Sender<Reload>) {
+    match servers::ask(&reload).await {
+        Ok(changes) => tracing::info!("reloaded: {changes}"),
+        Err(e) => tracing::warn!("not reloaded: {e}"),
     }
 }
