@@ -6,10 +6,11 @@
 use super::progress::{self, Where};
 use super::{Dirs, Failure, ServerArgs, lock};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
-use crate::config::{self, ServerSpec};
+use crate::config::{self, Config, Machine, ServerSpec, Settings};
 use crate::control::Control;
 use crate::domain::name::Label;
 use crate::domain::skill::{Approval, Hold, Policy};
+use crate::domain::text::printable;
 use crate::fuse::Upcalls;
 use crate::fuse::mount::{self, MountPoint, Mounted};
 use crate::host::{Dynamic, Host, Server};
@@ -61,7 +62,10 @@ fn return_memory() {
 
 /// Mounts until it is told to end.
 pub(super) fn mount(args: &MountArgs) -> Result<(), Failure> {
-    with_mount(&args.servers, &args.mountpoint, async |running| {
+    let machine = Machine::here()?;
+    let config = load(&args.servers, args.mountpoint.as_deref(), &machine)?;
+    let place = config.settings.mountpoint.clone();
+    with_mount(&args.servers, config, &place, async |running| {
         let shown = progress::show(
             &running.specs,
             running.host.settled(),
@@ -81,8 +85,9 @@ pub(super) fn run(
     at: Option<&Path>,
     command: &[OsString],
 ) -> Result<(), Failure> {
+    let config = load(servers, None, &Machine::here()?)?;
     let place = at.map_or_else(private_place, Path::to_owned);
-    with_mount(servers, &place, async |running| {
+    with_mount(servers, config, &place, async |running| {
         let settled = running.host.settled();
         progress::show(&running.specs, settled, Where::Stderr).await;
         let Some((program, arguments)) = command.split_first() else {
@@ -117,6 +122,22 @@ pub(super) fn run(
     })
 }
 
+/// Reads the configuration, and says what of it is not used.
+fn load(
+    args: &ServerArgs,
+    mountpoint: Option<&Path>,
+    machine: &Machine,
+) -> Result<Config, Failure> {
+    let config = config::load(args, mountpoint, machine)?;
+    if !config.is_anything() {
+        return Err(super::no_servers(mountpoint));
+    }
+    for text in config.warnings() {
+        tracing::warn!("{}", printable(&text, 2000));
+    }
+    Ok(config)
+}
+
 /// A place of its own for the mount of one command.
 fn private_place() -> PathBuf {
     let base = std::env::var_os("XDG_RUNTIME_DIR")
@@ -139,6 +160,7 @@ struct Running {
 /// Puts a mount up, lets `work` use it, and takes it down.
 fn with_mount(
     args: &ServerArgs,
+    config: Config,
     mountpoint: &Path,
     work: impl AsyncFnOnce(&mut Running) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -146,20 +168,6 @@ fn with_mount(
     // not read it, nor must a core file.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(io::Error::from)?;
-    let program = std::env::current_exe()?.display().to_string();
-    let find_dir = |path: &Path| path.is_dir().then(|| path.canonicalize().ok()).flatten();
-    let specs = config::parse_servers(&args.servers, &program, &find_dir)
-        .map_err(|e| Failure::Usage(e.to_string()))?;
-    let named = named_skills(args, &specs)?;
-    if let Some(label) = args
-        .allow_dynamic
-        .iter()
-        .find(|l| !specs.iter().any(|s| s.label.as_str() == **l))
-    {
-        return Err(Failure::Usage(format!(
-            "--allow-dynamic {label:?}: no --server has this label"
-        )));
-    }
     let locked = args.locked.as_deref().map(lock::load).transpose()?;
     mount::check_machine()?;
     let point = MountPoint::prepare(mountpoint)?;
@@ -167,8 +175,8 @@ fn with_mount(
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = runtime(WORKERS)?;
     let result = runtime.block_on(async {
-        let servers = storage(args, &specs, point.path(), locked.as_ref())?;
-        serve_mount(args, specs, named, servers, point, work).await
+        let servers = storage(args, &config, point.path(), locked.as_ref())?;
+        serve_mount(args, config, servers, point, work).await
     });
     // Reads that still wait are answered by the kernel once the process is gone.
     runtime.shutdown_background();
@@ -177,15 +185,15 @@ fn with_mount(
 
 async fn serve_mount(
     args: &ServerArgs,
-    specs: Vec<ServerSpec>,
-    named: Vec<(Label, String)>,
+    config: Config,
     (servers, cache): (Vec<Server>, Option<Arc<Cache>>),
     point: MountPoint,
     work: impl AsyncFnOnce(&mut Running) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let path = point.path().to_owned();
-    let timeout = Duration::from_secs_f64(args.timeout);
-    let (host, inbox) = Host::new(servers, policy(args), cache, path.clone(), timeout);
+    let settings = &config.settings;
+    let policy = policy(args, settings);
+    let (host, inbox) = Host::new(servers, policy, cache, path.clone(), settings.timeout);
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
@@ -213,7 +221,7 @@ async fn serve_mount(
     let writer = std::thread::Builder::new()
         .name("writer".into())
         .spawn(move || handle.block_on(writer));
-    let started = writer.and_then(|_| start_sessions(args, &specs, &host, &mounted));
+    let started = writer.and_then(|_| start_sessions(&config, &host, &mounted));
     let sessions = match started {
         Ok(sessions) => sessions,
         Err(e) => {
@@ -222,12 +230,12 @@ async fn serve_mount(
             return Err(e.into());
         }
     };
-    for (label, uri) in named {
+    for (label, uri) in config.skills {
         tokio::spawn(add(Arc::clone(&host), label, uri));
     }
     let mut running = Running {
         host,
-        specs,
+        specs: config.servers,
         path,
         end,
     };
@@ -253,32 +261,18 @@ async fn serve_mount(
     result
 }
 
-fn policy(args: &ServerArgs) -> Policy {
-    let approval = match args.approval {
+fn policy(args: &ServerArgs, settings: &Settings) -> Policy {
+    let approval = match settings.approval {
         _ if args.locked.is_some() => Approval::Each,
         ApprovalArg::Server => Approval::Server,
         ApprovalArg::Each => Approval::Each,
     };
-    let hold = match args.hold {
+    let hold = match settings.hold {
         HoldArg::Release => Hold::Release,
         HoldArg::Reload => Hold::Reload,
         HoldArg::None => Hold::None,
     };
     Policy { hold, approval }
-}
-
-/// Reads the `--skill` values: each names a server that is there.
-fn named_skills(args: &ServerArgs, specs: &[ServerSpec]) -> Result<Vec<(Label, String)>, Failure> {
-    let one = |text: &String| {
-        let usage = |why: &str| Failure::Usage(format!("--skill {text:?}: {why}"));
-        let (label, uri) = text
-            .split_once('=')
-            .ok_or_else(|| usage("write LABEL=URI"))?;
-        let spec = specs.iter().find(|s| s.label.as_str() == label);
-        let spec = spec.ok_or_else(|| usage("no --server has this label"))?;
-        Ok((spec.label.clone(), uri.to_owned()))
-    };
-    args.skills.iter().map(one).collect()
 }
 
 /// Adds a skill named on the command line as soon as its server answers.
@@ -301,12 +295,13 @@ async fn add(host: Arc<Host>, label: Label, uri: String) {
 /// Opens cache and state. Neither is needed to read skills: what cannot be used is a warning.
 fn storage(
     args: &ServerArgs,
-    specs: &[ServerSpec],
+    config: &Config,
     mountpoint: &Path,
     locked: Option<&lock::Locked>,
 ) -> Result<(Vec<Server>, Option<Arc<Cache>>), Failure> {
     let dirs = Dirs::find();
-    let cache_dir = args.cache_dir.clone().or(dirs.cache);
+    let settings = &config.settings;
+    let cache_dir = settings.cache_dir.clone().or(dirs.cache);
     for dir in [&cache_dir, &dirs.state].into_iter().flatten() {
         if dir.starts_with(mountpoint) {
             let text = format!(
@@ -316,14 +311,14 @@ fn storage(
             return Err(Failure::Usage(text));
         }
     }
-    if let Some(dir) = &args.cache_dir {
+    if let Some(dir) = &settings.cache_dir {
         mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
     }
     let warn = |what: &str, e: &dyn std::fmt::Display| {
         tracing::warn!("{what} is not used: {e}");
     };
     let cache = cache_dir.and_then(|dir| {
-        Cache::open(&dir, args.cache_size << 20)
+        Cache::open(&dir, settings.cache_size << 20)
             .inspect_err(|e| warn("the disk cache", e))
             .ok()
     });
@@ -352,20 +347,19 @@ fn storage(
             identity: spec.identity.clone(),
             shelf,
             state,
-            dynamic: match args.allow_dynamic.iter().any(|l| l == spec.label.as_str()) {
+            dynamic: match config.allow_dynamic.contains(&spec.label) {
                 true => Dynamic::Allowed,
                 false => Dynamic::Declined,
             },
             locked: locked.map(|l| lock::verdicts(l, spec.label.as_str())),
         }
     };
-    let servers = specs.iter().map(server).collect();
+    let servers = config.servers.iter().map(server).collect();
     Ok((servers, cache))
 }
 
 fn start_sessions(
-    args: &ServerArgs,
-    specs: &[ServerSpec],
+    config: &Config,
     host: &Arc<Host>,
     mounted: &Mounted,
 ) -> io::Result<Vec<Session>> {
@@ -374,16 +368,15 @@ fn start_sessions(
         true => guard.watch_group(group),
         false => guard.forget_group(group),
     }))?;
-    let start_timeout = Duration::from_secs_f64(args.start_timeout);
     Ok((1u16..)
-        .zip(specs)
+        .zip(&config.servers)
         .map(|(slot, spec)| {
             let events = Arc::clone(host);
             let session = Session::start(
                 &spec.label,
                 spec.target.clone(),
                 spawner.clone(),
-                start_timeout,
+                spec.start_timeout.unwrap_or(config.settings.start_timeout),
                 Arc::new(move |event| events.event(slot, event)),
             );
             host.attach(slot, session.source());
