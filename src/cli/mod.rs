@@ -47,10 +47,9 @@ pub struct MountArgs {
     /// The servers and the rules.
     #[command(flatten)]
     pub servers: ServerArgs,
-    /// Where to mount; made if it is missing. The default is for root; others choose a place of
-    /// their own, such as ~/skills.
-    #[arg(default_value = "/mnt/skills")]
-    pub mountpoint: PathBuf,
+    /// Where to mount; made if it is missing [default: /mnt/skills, which is for root; others
+    /// choose a place of their own, such as ~/skills].
+    pub mountpoint: Option<PathBuf>,
     /// Return when the mount is ready, and serve it in the background.
     #[arg(long)]
     pub daemon: bool,
@@ -64,45 +63,53 @@ pub struct MountArgs {
 }
 
 /// The servers, and the rules under which their skills are read.
-#[derive(Debug, Args)]
+///
+/// What is not given here may stand in a configuration file.
+#[derive(Debug, Clone, Default, Args)]
 pub struct ServerArgs {
     /// A server and your name for it. TARGET is a command line (run without a shell), an http(s)
     /// URL, or a directory of skills. May be given more than once.
     #[arg(long = "server", short = 's', value_name = "LABEL=TARGET")]
     pub servers: Vec<String>,
+    /// A file with servers: the mcpServers of Claude or Cursor, the servers of VS Code, Codex'
+    /// config.toml, or one of our own. May be given more than once [default, without --server:
+    /// ~/.config/mount-skills/config.toml].
+    #[arg(long = "config", short = 'c', value_name = "FILE")]
+    pub configs: Vec<PathBuf>,
     /// A skill that its server does not list, by the URI of its SKILL.md. May be given more than
     /// once.
     #[arg(long = "skill", value_name = "LABEL=URI")]
     pub skills: Vec<String>,
-    /// What it takes to read a skill: naming its server, or an approval of each skill's exact set.
-    #[arg(long, value_enum, default_value_t)]
-    pub approval: ApprovalArg,
+    /// What it takes to read a skill: naming its server, or an approval of each skill's exact set
+    /// [default: server].
+    #[arg(long, value_enum)]
+    pub approval: Option<ApprovalArg>,
     /// Let the dynamic skills of this server be read: nothing of them can be verified. May be
     /// given more than once.
     #[arg(long, value_name = "LABEL")]
     pub allow_dynamic: Vec<String>,
-    /// What ends the window in which a skill that was read does not change.
-    #[arg(long, value_enum, default_value_t)]
-    pub hold: HoldArg,
+    /// What ends the window in which a skill that was read does not change [default: release].
+    #[arg(long, value_enum)]
+    pub hold: Option<HoldArg>,
     /// Read exactly the sets that `mount-skills lock` wrote to this file, and nothing else.
     #[arg(long, value_name = "FILE", conflicts_with = "approval")]
     pub locked: Option<PathBuf>,
     /// Forget the windows that a killed daemon left open.
     #[arg(long)]
     pub new_session: bool,
-    /// How long a read may wait for a server, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
-    pub timeout: f64,
-    /// How long a server may take to start, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
-    pub start_timeout: f64,
+    /// How long a read may wait for a server, in seconds [default: 10].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<f64>,
+    /// How long a server may take to start, in seconds [default: 60].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub start_timeout: Option<f64>,
     /// Where to keep checked files, in mount-skills/v1 below it [default: $XDG_CACHE_HOME or
     /// ~/.cache].
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// The size at which the least recently used kept files are removed, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    pub cache_size: u64,
+    /// The size at which the least recently used kept files are removed, in MiB [default: 1024].
+    #[arg(long, value_name = "MIB")]
+    pub cache_size: Option<u64>,
 }
 
 /// What it takes to read a skill.
@@ -128,7 +135,7 @@ pub enum HoldArg {
 }
 
 /// Seconds that make a sensible deadline.
-fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.1..=3600.0).contains(&s) => Ok(s),
         _ => Err("give a number of seconds from 0.1 to 3600".into()),

@@ -13,6 +13,7 @@ mod servers;
 mod service;
 
 use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
+use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
@@ -92,6 +93,12 @@ impl From<Trouble> for Failure {
     }
 }
 
+impl From<BadConfig> for Failure {
+    fn from(e: BadConfig) -> Self {
+        Self::Usage(printable(&e.to_string(), 2000))
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
         Self::Failed(e.to_string())
@@ -101,16 +108,14 @@ impl From<io::Error> for Failure {
 /// Does what the command line asks. `arguments` are its words, without the program's name.
 pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
     let Some(command) = cli.command else {
-        if cli.mount.servers.servers.is_empty() {
-            return Err(no_servers(&cli.mount.mountpoint));
-        }
         if cli.json {
             return Err(no_json());
         }
         return mount::mount(&cli.mount, arguments);
     };
-    if !cli.mount.servers.servers.is_empty() {
-        let text = "--server goes with mounting, not with a command; for a mount point of that name write ./NAME";
+    let servers = &cli.mount.servers;
+    if !servers.servers.is_empty() || !servers.configs.is_empty() {
+        let text = "--server and --config before a command go with mounting; for a mount point of that name write ./NAME";
         return Err(Failure::Usage(text.into()));
     }
     let answers = !matches!(
@@ -127,12 +132,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             servers,
             at,
             command,
-        } => {
-            if servers.servers.is_empty() {
-                return Err(no_servers(Path::new("")));
-            }
-            mount::run(&servers, at.as_deref(), &command)
-        }
+        } => mount::run(&servers, at.as_deref(), &command),
         Command::List {
             live: Some(target), ..
         } => {
@@ -247,11 +247,12 @@ fn no_json() -> Failure {
     Failure::Usage("--json goes with a command that answers; see: mount-skills --help".into())
 }
 
-fn no_servers(mountpoint: &Path) -> Failure {
+fn no_servers(mountpoint: Option<&Path>) -> Failure {
     let mut text =
-        "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]".to_owned();
+        "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT], or --config FILE"
+            .to_owned();
     let word = mountpoint
-        .to_str()
+        .and_then(Path::to_str)
         .filter(|w| !w.is_empty() && !w.contains('/'));
     if let Some(word) = word {
         text = format!("there is no command {word:?}; see: mount-skills --help. To mount, {text}");

@@ -4,13 +4,12 @@
 //! mount is up before a server is started, and all is taken down in the opposite order.
 
 use super::progress::{Progress, Where};
-use super::servers::{self, Ground, Look, Servers, Wanted};
+use super::servers::{self, Ground, Look, Servers, Wanted, Wish};
 use super::service::{self, Stage};
 use super::{Dirs, Failure, ServerArgs, daemon, lock, log};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
-use crate::config::{self, ServerSpec};
+use crate::config::{self, Config, Machine, ServerSpec, Settings};
 use crate::control::{Control, Orders, Reload};
-use crate::domain::name::Label;
 use crate::domain::skill::{Approval, Hold, Policy};
 use crate::domain::text::printable;
 use crate::fuse::Upcalls;
@@ -25,12 +24,8 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-
-/// How long a skill named on the command line waits between tries, while its server starts.
-const ADD_GAP: Duration = Duration::from_secs(1);
 
 /// Blocks of memory from this size on go back to the system as soon as they are free.
 #[cfg(target_env = "gnu")]
@@ -77,7 +72,10 @@ pub(super) fn mount(args: &MountArgs, arguments: &[OsString]) -> Result<(), Fail
         (false, false) => Life::Foreground,
     };
     send_log(args.log_file.as_deref(), life)?;
-    with_mount(&args.servers, &args.mountpoint, life, async |running| {
+    let given = args.mountpoint.clone();
+    let config = Loaded::new(&args.servers, given, life)?;
+    let place = config.now.settings.mountpoint.clone();
+    with_mount(&args.servers, config, &place, life, async |running| {
         let to = match life {
             Life::Foreground => Where::Stdout,
             Life::Daemon => Where::Lines,
@@ -131,8 +129,9 @@ pub(super) fn run(
     at: Option<&Path>,
     command: &[OsString],
 ) -> Result<(), Failure> {
+    let config = Loaded::new(servers, None, Life::Foreground)?;
     let place = at.map_or_else(private_place, Path::to_owned);
-    with_mount(servers, &place, Life::Foreground, async |running| {
+    with_mount(servers, config, &place, Life::Foreground, async |running| {
         let settled = running.host.settled();
         Progress::new(&running.specs, settled, Where::Stderr)
             .ready()
@@ -169,6 +168,74 @@ pub(super) fn run(
     })
 }
 
+/// The configuration as it is at the start, and how to look at it again.
+struct Loaded {
+    now: Config,
+    wish: Wish,
+    look: Option<Look>,
+}
+
+impl Loaded {
+    /// Reads the configuration, and says what of it is not used.
+    fn new(args: &ServerArgs, mountpoint: Option<PathBuf>, life: Life) -> Result<Self, Failure> {
+        let machine = Machine::here()?;
+        let now = config::load(args, mountpoint.as_deref(), &machine)?;
+        if !now.is_anything() {
+            return Err(super::no_servers(mountpoint.as_deref()));
+        }
+        let wish = wish_of(&now, None, life, machine.dir());
+        let (args, settings) = (args.clone(), now.settings.clone());
+        let look = move || {
+            let then = config::load(&args, mountpoint.as_deref(), &machine);
+            let then = then.map_err(|e| printable(&e.to_string(), 2000))?;
+            Ok(wish_of(&then, Some(&settings), life, machine.dir()))
+        };
+        let look = (!now.files.is_empty()).then(|| Arc::new(look) as Look);
+        Ok(Self { now, wish, look })
+    }
+}
+
+/// What a configuration asks of the servers; says what of it is not used. `before` are the settings
+/// that the mount goes by already.
+fn wish_of(config: &Config, before: Option<&Settings>, life: Life, start: &Path) -> Wish {
+    for text in config.warnings() {
+        tracing::warn!("{}", printable(&text, 2000));
+    }
+    let wanted = |spec: &ServerSpec| {
+        let mut spec = spec.clone();
+        if life == Life::Daemon {
+            stay_put(&mut spec.target, start);
+        }
+        let dynamic = match config.allow_dynamic.contains(&spec.label) {
+            true => Dynamic::Allowed,
+            false => Dynamic::Declined,
+        };
+        Wanted { spec, dynamic }
+    };
+    let differs = |before: &Settings| {
+        let pairs = before.shown.iter().zip(&config.settings.shown);
+        let other = pairs.filter(|(a, b)| a.value != b.value);
+        other.map(|(a, _)| a.name.to_owned()).collect()
+    };
+    Wish {
+        servers: config.servers.iter().map(wanted).collect(),
+        skills: config.skills.clone(),
+        later: before.map(differs).unwrap_or_default(),
+    }
+}
+
+/// Has a server start where we did, also when we have moved on to another directory.
+fn stay_put(target: &mut Target, start: &Path) {
+    let Target::Command(launch) = target else {
+        return;
+    };
+    let cwd = start.join(launch.cwd.take().unwrap_or_default());
+    if let Some(program) = launch.argv.first_mut().filter(|p| p.contains('/')) {
+        *program = cwd.join(&*program).display().to_string();
+    }
+    launch.cwd = Some(cwd);
+}
+
 /// A place of its own for the mount of one command.
 fn private_place() -> PathBuf {
     let base = std::env::var_os("XDG_RUNTIME_DIR")
@@ -191,6 +258,7 @@ struct Running {
 /// Puts a mount up, lets `work` use it, and takes it down. The work says what becomes of the windows.
 fn with_mount(
     args: &ServerArgs,
+    config: Loaded,
     mountpoint: &Path,
     life: Life,
     work: impl AsyncFnOnce(&mut Running) -> Result<Windows, Failure>,
@@ -199,98 +267,44 @@ fn with_mount(
     // not read it, nor must a core file.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(io::Error::from)?;
-    let program = std::env::current_exe()?.display().to_string();
-    let find_dir = |path: &Path| path.is_dir().then(|| path.canonicalize().ok()).flatten();
-    let specs = config::parse_servers(&args.servers, &program, &find_dir)
-        .map_err(|e| Failure::Usage(e.to_string()))?;
-    let named = named_skills(args, &specs)?;
-    let look: Option<Look> = None;
-    if let Some(label) = args
-        .allow_dynamic
-        .iter()
-        .find(|l| !specs.iter().any(|s| s.label.as_str() == **l))
-    {
-        return Err(Failure::Usage(format!(
-            "--allow-dynamic {label:?}: no --server has this label"
-        )));
-    }
     let locked = args.locked.as_deref().map(lock::load).transpose()?;
     mount::check_machine()?;
     let point = MountPoint::prepare(mountpoint)?;
     // Fails only if another one was installed before, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = runtime(WORKERS)?;
-    let plan = Plan {
-        wanted: specs.into_iter().map(|spec| wanted(args, spec)).collect(),
-        named,
-        look,
-        life,
-    };
     let result = runtime.block_on(async {
-        let storage = Storage::open(args, point.path(), locked)?;
-        serve_mount(args, plan, storage, point, work).await
+        let storage = Storage::open(&config.now.settings, point.path(), locked)?;
+        serve_mount(args, config, storage, point, life, work).await
     });
     // Reads that still wait are answered by the kernel once the process is gone.
     runtime.shutdown_background();
     result
 }
 
-/// What is mounted, and how.
-struct Plan {
-    wanted: Vec<Wanted>,
-    named: Vec<(Label, String)>,
-    look: Option<Look>,
-    life: Life,
-}
-
-/// A server of the command line as it is wanted.
-fn wanted(args: &ServerArgs, spec: ServerSpec) -> Wanted {
-    let allowed = args.allow_dynamic.iter().any(|l| l == spec.label.as_str());
-    let dynamic = match allowed {
-        true => Dynamic::Allowed,
-        false => Dynamic::Declined,
-    };
-    Wanted { spec, dynamic }
-}
-
-/// Has a server start where we did, also when we have moved on to another directory.
-fn stay_put(wanted: &mut Wanted, start: &Path) {
-    let Target::Command(launch) = &mut wanted.spec.target else {
-        return;
-    };
-    let cwd = start.join(launch.cwd.take().unwrap_or_default());
-    if let Some(program) = launch.argv.first_mut().filter(|p| p.contains('/')) {
-        *program = cwd.join(&*program).display().to_string();
-    }
-    launch.cwd = Some(cwd);
-}
-
 async fn serve_mount(
     args: &ServerArgs,
-    mut plan: Plan,
+    config: Loaded,
     storage: Storage,
     point: MountPoint,
+    life: Life,
     work: impl AsyncFnOnce(&mut Running) -> Result<Windows, Failure>,
 ) -> Result<(), Failure> {
     let path = point.path().to_owned();
-    if plan.life == Life::Daemon {
-        let start = std::env::current_dir()?;
-        plan.wanted.iter_mut().for_each(|w| stay_put(w, &start));
-    }
-    let timeout = Duration::from_secs_f64(args.timeout);
-    let specs = plan.wanted.iter().map(|w| w.spec.clone()).collect();
-    let told: Vec<Server> = plan.wanted.iter().map(|w| storage.server(w)).collect();
+    let Loaded { now, wish, look } = config;
+    let told = wish.servers.iter().map(|w| storage.server(w));
+    let told: Vec<Server> = told.collect();
     if args.new_session {
         Storage::drop_windows(&told);
     }
-    let cache = storage.cache.clone();
-    let (host, inbox) = Host::new(told, policy(args), cache, path.clone(), timeout);
+    let (policy, cache) = (policy(args, &now.settings), storage.cache.clone());
+    let (host, inbox) = Host::new(told, policy, cache, path.clone(), now.settings.timeout);
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
     let (unmount, asked) = tokio::sync::mpsc::channel(1);
     let (reload, reloads) = tokio::sync::mpsc::channel(4);
-    let hangup = match (plan.life, &plan.look) {
+    let hangup = match (life, &look) {
         (Life::Foreground, None) => Hangup::Ends,
         (Life::Foreground, Some(_)) => Hangup::Reloads(Terminal::find()),
         (Life::Daemon, _) => Hangup::Reloads(Terminal::None),
@@ -336,16 +350,13 @@ async fn serve_mount(
     let ground = Ground {
         host: Arc::clone(&host),
         spawner,
-        start_timeout: Duration::from_secs_f64(args.start_timeout),
+        start_timeout: now.settings.start_timeout,
         open: Arc::new(move |wanted| storage.server(wanted)),
     };
-    let servers = Servers::start(ground, plan.wanted).run(plan.look, reloads);
-    for (label, uri) in plan.named {
-        tokio::spawn(add(Arc::clone(&host), label, uri));
-    }
+    let servers = Servers::start(ground, wish).run(look, reloads);
     let mut running = Running {
         host,
-        specs,
+        specs: now.servers,
         path,
         end,
     };
@@ -363,49 +374,18 @@ async fn serve_mount(
     result.map(drop)
 }
 
-fn policy(args: &ServerArgs) -> Policy {
-    let approval = match args.approval {
+fn policy(args: &ServerArgs, settings: &Settings) -> Policy {
+    let approval = match settings.approval {
         _ if args.locked.is_some() => Approval::Each,
         ApprovalArg::Server => Approval::Server,
         ApprovalArg::Each => Approval::Each,
     };
-    let hold = match args.hold {
+    let hold = match settings.hold {
         HoldArg::Release => Hold::Release,
         HoldArg::Reload => Hold::Reload,
         HoldArg::None => Hold::None,
     };
     Policy { hold, approval }
-}
-
-/// Reads the `--skill` values: each names a server that is there.
-fn named_skills(args: &ServerArgs, specs: &[ServerSpec]) -> Result<Vec<(Label, String)>, Failure> {
-    let one = |text: &String| {
-        let usage = |why: &str| Failure::Usage(format!("--skill {text:?}: {why}"));
-        let (label, uri) = text
-            .split_once('=')
-            .ok_or_else(|| usage("write LABEL=URI"))?;
-        let spec = specs.iter().find(|s| s.label.as_str() == label);
-        let spec = spec.ok_or_else(|| usage("no --server has this label"))?;
-        Ok((spec.label.clone(), uri.to_owned()))
-    };
-    args.skills.iter().map(one).collect()
-}
-
-/// Adds a skill named on the command line as soon as its server answers.
-async fn add(host: Arc<Host>, label: Label, uri: String) {
-    loop {
-        match host.add(label.as_str(), &uri).await {
-            Ok(_) => return,
-            Err(e) if host.is_waiting(&label) => {
-                tracing::debug!("{e}");
-                tokio::time::sleep(ADD_GAP).await;
-            }
-            Err(e) => {
-                tracing::warn!("{e}");
-                return;
-            }
-        }
-    }
 }
 
 /// Cache and state. Neither is needed to read skills: what cannot be used is a warning.
@@ -418,12 +398,12 @@ struct Storage {
 
 impl Storage {
     fn open(
-        args: &ServerArgs,
+        settings: &Settings,
         mountpoint: &Path,
         locked: Option<lock::Locked>,
     ) -> Result<Self, Failure> {
         let dirs = Dirs::find();
-        let given = args.cache_dir.as_deref().map(std::path::absolute);
+        let given = settings.cache_dir.as_deref().map(std::path::absolute);
         let given = given.transpose()?;
         if let Some(dir) = &given {
             mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
@@ -439,7 +419,7 @@ impl Storage {
             }
         }
         let cache = cache_dir.and_then(|dir| {
-            Cache::open(&dir, args.cache_size << 20)
+            Cache::open(&dir, settings.cache_size << 20)
                 .inspect_err(|e| unused("the disk cache", e))
                 .ok()
         });

@@ -9,6 +9,7 @@ use super::service::{self, Stage};
 use super::{Failure, log};
 use crate::config::ServerSpec;
 use crate::control::Reload;
+use crate::domain::name::Label;
 use crate::domain::text::printable;
 use crate::host::{Dynamic, Host, Server};
 use crate::source::Spawner;
@@ -23,6 +24,9 @@ use tokio::task::JoinHandle;
 /// How long the servers may take to end before the daemon goes on without them.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
 
+/// How long a skill that was named waits between tries, while its server starts.
+const ADD_GAP: Duration = Duration::from_secs(1);
+
 /// A server that shall be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -32,8 +36,18 @@ pub(super) struct Wanted {
     pub(super) dynamic: Dynamic,
 }
 
-/// Says which servers shall be there by now; the reason, if nobody can say.
-pub(super) type Look = Arc<dyn Fn() -> Result<Vec<Wanted>, String> + Send + Sync>;
+/// All that a configuration asks of the servers.
+#[derive(Debug, Default)]
+pub(super) struct Wish {
+    pub(super) servers: Vec<Wanted>,
+    /// Skills that are not listed: the server, and the URI of SKILL.md.
+    pub(super) skills: Vec<(Label, String)>,
+    /// Settings that have changed and count from the next start on.
+    pub(super) later: Vec<String>,
+}
+
+/// Says what is wished by now; the reason, if nobody can say.
+pub(super) type Look = Arc<dyn Fn() -> Result<Wish, String> + Send + Sync>;
 /// Makes what the host is told of a server: it opens what is kept of it.
 pub(super) type Open = Arc<dyn Fn(&Wanted) -> Server + Send + Sync>;
 
@@ -56,6 +70,8 @@ struct Member {
 pub(super) struct Servers {
     ground: Ground,
     members: Vec<Member>,
+    /// The skills that were asked for by name.
+    skills: Vec<(Label, String)>,
 }
 
 /// What a change comes to.
@@ -66,6 +82,8 @@ pub(super) struct Changes {
     replaced: Vec<String>,
     reconnected: Vec<String>,
     unchanged: usize,
+    /// Settings that count from the next start on.
+    later: Vec<String>,
 }
 
 impl fmt::Display for Changes {
@@ -79,7 +97,11 @@ impl fmt::Display for Changes {
         for (what, labels) in parts.into_iter().filter(|(_, labels)| !labels.is_empty()) {
             write!(f, "{what}: {}; ", labels.join(", "))?;
         }
-        write!(f, "{} unchanged", self.unchanged)
+        write!(f, "{} unchanged", self.unchanged)?;
+        match self.later.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; from the next start on: {}", self.later.join(", ")),
+        }
     }
 }
 
@@ -114,15 +136,23 @@ impl Changes {
 
 impl Servers {
     /// Starts the servers that the host has from the beginning.
-    pub(super) fn start(ground: Ground, wanted: Vec<Wanted>) -> Self {
-        let numbered = (1u16..).zip(wanted);
+    pub(super) fn start(ground: Ground, wish: Wish) -> Self {
+        let numbered = (1u16..).zip(wish.servers);
         let members = numbered.map(|(slot, wanted)| ground.connect(slot, wanted));
         let members = members.collect();
-        Self { ground, members }
+        for (label, uri) in &wish.skills {
+            tokio::spawn(add(Arc::clone(&ground.host), label.clone(), uri.clone()));
+        }
+        Self {
+            ground,
+            members,
+            skills: wish.skills,
+        }
     }
 
     /// Makes the servers those that are wanted, one change after the other.
-    async fn change(&mut self, mut wanted: Vec<Wanted>) -> Changes {
+    async fn change(&mut self, wish: Wish) -> Changes {
+        let mut wanted = wish.servers;
         // Whether the kernel tells of opened files was settled when the first one was opened.
         for new in &mut wanted {
             if new.dynamic == Dynamic::Allowed && !self.ground.host.has_dynamic() {
@@ -133,7 +163,7 @@ impl Servers {
                 new.dynamic = Dynamic::Declined;
             }
         }
-        let changes = Changes::between(self.members.iter().map(|m| &m.wanted), &wanted);
+        let mut changes = Changes::between(self.members.iter().map(|m| &m.wanted), &wanted);
         let goes = |member: &Member| {
             let label = member.wanted.spec.label.as_str();
             let mut gone = changes.removed.iter().chain(&changes.replaced);
@@ -170,6 +200,18 @@ impl Servers {
                 }
             }
         }
+        let came = |label: &Label| {
+            let mut came = changes.added.iter().chain(&changes.replaced);
+            came.any(|c| c == label.as_str())
+        };
+        for named in &wish.skills {
+            if came(&named.0) || !self.skills.contains(named) {
+                let (label, uri) = named.clone();
+                tokio::spawn(add(Arc::clone(&self.ground.host), label, uri));
+            }
+        }
+        self.skills = wish.skills;
+        changes.later = wish.later;
         changes
     }
 
@@ -212,10 +254,10 @@ impl Servers {
              to change them, unmount and mount anew"
                 .to_owned()
         })?;
-        let wanted = tokio::task::spawn_blocking(move || look()).await;
-        let wanted = wanted.map_err(|e| e.to_string()).and_then(|wanted| wanted);
-        let wanted = wanted.map_err(|why| format!("all stays as it is: {why}"))?;
-        Ok(self.change(wanted).await.to_string())
+        let wish = tokio::task::spawn_blocking(move || look()).await;
+        let wish = wish.map_err(|e| e.to_string()).and_then(|wish| wish);
+        let wish = wish.map_err(|why| format!("all stays as it is: {why}"))?;
+        Ok(self.change(wish).await.to_string())
     }
 }
 
@@ -226,7 +268,7 @@ impl Ground {
             &wanted.spec.label,
             wanted.spec.target.clone(),
             self.spawner.clone(),
-            self.start_timeout,
+            wanted.spec.start_timeout.unwrap_or(self.start_timeout),
             Arc::new(move |event| events.event(slot, event)),
         );
         self.host.attach(slot, session.source());
@@ -234,6 +276,23 @@ impl Ground {
             slot,
             wanted,
             session,
+        }
+    }
+}
+
+/// Adds a skill that was named as soon as its server answers.
+async fn add(host: Arc<Host>, label: Label, uri: String) {
+    loop {
+        match host.add(label.as_str(), &uri).await {
+            Ok(_) => return,
+            Err(e) if host.is_waiting(&label) => {
+                tracing::debug!("{e}");
+                tokio::time::sleep(ADD_GAP).await;
+            }
+            Err(e) => {
+                tracing::warn!("{e}");
+                return;
+            }
         }
     }
 }
