@@ -1,5 +1,6 @@
 //! The command line as typed. No behaviour: `run` does what is asked.
 
+pub mod helper;
 pub mod print;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

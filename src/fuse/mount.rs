@@ -488,6 +488,7 @@ impl Guard {
 /// The guard itself: waits until the daemon has said `done` or is gone, and cleans up after it.
 /// `then` says what becomes of the mount point.
 pub fn guard(path: &Path, device: &str, then: Option<&str>) {
+    stay();
     let mut groups = std::collections::BTreeSet::new();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         match line.split_at_checked(1) {
@@ -508,6 +509,16 @@ pub fn guard(path: &Path, device: &str, then: Option<&str>) {
         .filter_map(rustix::process::Pid::from_raw)
     {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+/// Ignores the signals that ask a program to end: a service manager sends them to all processes of a
+/// service at once, and the guard is needed until the daemon is gone.
+#[allow(unsafe_code)]
+fn stay() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: no safe form exists; nothing of ours runs when the signal comes.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 

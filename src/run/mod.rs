@@ -66,6 +66,14 @@ impl Failure {
         }
     }
 
+    /// The exit code by which mount(8) knows it: wrong usage, or a failed mount.
+    pub fn mount_code(&self) -> u8 {
+        match self.code() {
+            2 => 1,
+            _ => 32,
+        }
+    }
+
     /// Whether the user has to be told; a command speaks for itself.
     pub fn is_silent(&self) -> bool {
         matches!(self, Self::Command(_))

@@ -523,6 +523,8 @@ impl Spawner {
         let mut command = Command::new(path);
         command.args(args).process_group(0).kill_on_drop(true);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+        // What a service manager is told is about us.
+        command.env_remove("NOTIFY_SOCKET");
         if let Some(cwd) = &launch.cwd {
             command.current_dir(cwd);
         }
