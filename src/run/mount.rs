@@ -9,7 +9,7 @@ use super::service::{self, Stage};
 use super::{Dirs, Failure, ServerArgs, daemon, lock, log};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
 use crate::config::{self, Config, Machine, ServerSpec, Settings};
-use crate::control::{Control, Orders, Reload};
+use crate::control::{self, Control, Orders, Reload};
 use crate::domain::skill::{Approval, Hold, Policy};
 use crate::domain::text::printable;
 use crate::fuse::Upcalls;
@@ -270,6 +270,8 @@ fn with_mount(
     let locked = args.locked.as_deref().map(lock::load).transpose()?;
     mount::check_machine()?;
     let point = MountPoint::prepare(mountpoint)?;
+    // One that was unmounted a moment ago may not have stored all that this one goes on with.
+    control::wait_for_end(&Dirs::find().control(), point.path(), mount::ENDING);
     // Fails only if another one was installed before, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = runtime(WORKERS)?;

@@ -32,6 +32,7 @@ mod kernel;
 mod kinds;
 mod layering;
 mod lazy;
+mod life;
 mod load;
 mod model;
 mod nonroot;
