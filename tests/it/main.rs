@@ -38,6 +38,7 @@ mod model;
 mod nonroot;
 mod protocol;
 mod real_servers;
+mod reload;
 mod rig;
 mod semantics;
 mod sessions;
