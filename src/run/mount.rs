@@ -6,13 +6,14 @@
 use super::progress::{self, Where};
 use super::{Dirs, Failure, ServerArgs, lock};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
-use crate::config::{self, Config, Machine, ServerSpec, Settings};
+use crate::config::{self, Config, Machine, ServerSpec, Settings, Unused};
 use crate::control::Control;
 use crate::domain::name::Label;
 use crate::domain::skill::{Approval, Hold, Policy};
 use crate::domain::text::printable;
 use crate::fuse::Upcalls;
 use crate::fuse::mount::{self, MountPoint, Mounted};
+use crate::host::report::UnusedStatus;
 use crate::host::{Dynamic, Host, Server};
 use crate::source::Spawner;
 use crate::source::session::Session;
@@ -194,6 +195,7 @@ async fn serve_mount(
     let settings = &config.settings;
     let policy = policy(args, settings);
     let (host, inbox) = Host::new(servers, policy, cache, path.clone(), settings.timeout);
+    host.leave_out(config.unused.iter().map(left_out).collect());
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
@@ -259,6 +261,15 @@ async fn serve_mount(
         let _ = control.await;
     }
     result
+}
+
+/// A server that is not used, for the status.
+fn left_out(unused: &Unused) -> UnusedStatus {
+    UnusedStatus {
+        label: unused.name.clone(),
+        from: printable(&unused.place.to_string(), 500),
+        reason: printable(&unused.why.to_string(), 2000),
+    }
 }
 
 fn policy(args: &ServerArgs, settings: &Settings) -> Policy {
