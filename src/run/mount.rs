@@ -130,7 +130,9 @@ fn load(
     machine: &Machine,
 ) -> Result<Config, Failure> {
     let config = config::load(args, mountpoint, machine)?;
-    if !config.is_anything() {
+    // A misspelt command, with a file of our own there to be mounted, is no mount point.
+    let word = mountpoint.filter(|_| args.servers.is_empty() && args.configs.is_empty());
+    if !config.is_anything() || word.is_some_and(super::is_word) {
         return Err(super::no_servers(mountpoint));
     }
     for text in config.warnings() {
