@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! document   text → a tree with places; JSON with comments, TOML
-//! file       tree → the servers it declares, as they are written
+//! file       tree → the servers it declares, as they are written; entry: one of them
 //! expand     ${VAR} in their values
 //! server     --server or a declared server → ServerSpec
 //! settings   command line, file, default → Settings
@@ -20,21 +20,24 @@
 //! import` looks for those when it is asked.
 
 mod document;
+mod entry;
 mod expand;
 mod file;
 mod import;
 mod server;
 mod settings;
 
-pub use file::{Dialect, Fault, Unused, Why};
+pub use entry::Fault;
+pub use file::{Dialect, Unused, Why};
 pub use import::{Candidate, Import, Known, import, places};
 pub use server::{BadServer, ServerSpec};
 pub use settings::{Settings, Shown};
 
 use crate::cli::ServerArgs;
 use crate::domain::name::Label;
+use entry::Switch;
 use etcetera::BaseStrategy;
-use file::{Contents, Switch};
+use file::Contents;
 use settings::FileSettings;
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -3,8 +3,9 @@
 //! **Invariant:** the same command line, directory or URL is the same server, wherever it is
 //! declared.
 
+use super::entry::{Fault, Raw, Reach, Start, is_url};
 use super::expand::{BadPlaceholder, has_placeholder};
-use super::file::{Declared, Fault, Raw, Reach, Start, is_url};
+use super::file::Declared;
 use super::{Machine, Origin, Place};
 use crate::domain::digest::Digest;
 use crate::domain::name::Label;
