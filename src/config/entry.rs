@@ -58,6 +58,7 @@ impl fmt::Debug for Raw {
         write!(f, "Raw({})", self.field)
     }
 }
+
 /// What is wrong with a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: found {found}, expected {expected}; {next}")]
@@ -158,6 +159,7 @@ impl Dialect {
         })
     }
 }
+
 /// How a server says that it is reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -12,7 +12,7 @@
 //! out that server, with its field, what was found and what was expected. No message holds the
 //! value of a field, but the words that a field can be chosen from.
 
-use super::document::{self, At, Entry, Syntax, Value};
+use super::document::{self, Document, Entry, Syntax, Value};
 use super::entry::{Draft, Fault, Reach, Switch};
 use super::settings::FileSettings;
 use super::{BadConfig, Place};
@@ -106,13 +106,15 @@ pub(super) fn read(
         Some(Dialect::Codex | Dialect::Ours) => Syntax::Toml,
         None => syntax(file, text),
     };
-    let root = document::parse(text, syntax).map_err(|fault| BadConfig::Syntax {
+    let document = document::parse(text, syntax).map_err(|fault| BadConfig::Syntax {
         place: Place::new(file, fault.at),
         why: fault.why,
     })?;
+    let Document { root, lines } = document;
+    let place = |at| Place::new(file, lines.at(at));
     let found = root.kind();
     let Value::Table(entries) = root.value else {
-        return Err(shape(file, root.at, "the file", found));
+        return Err(shape(place(root.at), "the file", found));
     };
     let has = |key: &str| entries.iter().any(|e| e.key == key);
     let dialect = match (dialect, syntax) {
@@ -122,7 +124,7 @@ pub(super) fn read(
         (None, Syntax::Toml) => Dialect::Ours,
     };
     let mut reader = Reader {
-        file,
+        place: &place,
         dialect,
         out: Contents {
             declared: Vec::new(),
@@ -143,7 +145,7 @@ pub(super) fn read(
             reader.setting(entry)?;
         } else if dialect == Dialect::Codex && entry.key == "servers" {
             return Err(BadConfig::Syntax {
-                place: Place::new(file, entry.at),
+                place: place(entry.at),
                 why: "servers: found beside mcp_servers, which are Codex'; put ours into a file of their own"
                     .into(),
             });
@@ -161,29 +163,27 @@ pub(super) fn read(
     Ok(reader.out)
 }
 
-fn shape(file: &str, at: At, field: &str, found: &str) -> BadConfig {
-    BadConfig::Syntax {
-        place: Place::new(file, at),
-        why: format!("{field}: found {found}, expected an object with a server under each name"),
-    }
+fn shape(place: Place, field: &str, found: &str) -> BadConfig {
+    let why = format!("{field}: found {found}, expected an object with a server under each name");
+    BadConfig::Syntax { place, why }
 }
 
 struct Reader<'a> {
-    file: &'a str,
+    place: &'a dyn Fn(usize) -> Place,
     dialect: Dialect,
     out: Contents,
 }
 
 impl Reader<'_> {
     fn setting(&mut self, entry: Entry) -> Result<(), BadConfig> {
-        let place = Place::new(self.file, entry.at);
+        let place = (self.place)(entry.at);
         self.out.settings.read(&entry, &place)
     }
 
     fn servers(&mut self, servers: Entry) -> Result<(), BadConfig> {
         let (at, found) = (servers.node.at, servers.node.kind());
         let Value::Table(entries) = servers.node.value else {
-            return Err(shape(self.file, at, &servers.key, found));
+            return Err(shape((self.place)(at), &servers.key, found));
         };
         for entry in entries {
             self.server(entry);
@@ -192,7 +192,7 @@ impl Reader<'_> {
     }
 
     fn server(&mut self, entry: Entry) {
-        let place = Place::new(self.file, entry.at);
+        let place = (self.place)(entry.at);
         let label = match label(&entry.key) {
             Ok(label) => label,
             Err(fault) => {
