@@ -18,6 +18,7 @@ mod bounds;
 mod cache;
 mod cli;
 mod commands;
+mod config;
 mod conformance;
 mod crash;
 mod faults;
