@@ -25,6 +25,7 @@ mod walk;
 pub use refusal::{ReadError, Refusal};
 pub use walk::{Look, NO_SUCH_NAME};
 
+use crate::domain::digest::Digest;
 use crate::domain::manifest::{Content, Declined, Entry, MAX_BYTES, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{
@@ -64,6 +65,11 @@ const MEMO: Duration = Duration::from_secs(1);
 const MEMO_OF_TIMEOUT: Duration = Duration::from_secs(3);
 /// Files larger than this are hashed off the async threads.
 const INLINE_HASH: u64 = 256 * 1024;
+/// Files up to this size are loaded and hashed by the thread that answers the kernel, if the disk
+/// need not be waited for: 0.1 ms at most.
+const AT_ONCE: u64 = 128 * 1024;
+/// Files to be kept are collected for this long: writing them wakes a thread.
+const SAVE_GAP: Duration = Duration::from_millis(20);
 /// Status files are rewritten at most this often, and for a tenth of the time at most.
 const REPORT_GAP: Duration = Duration::from_millis(100);
 /// A window that opened changes nothing that is shown; the tree learns of it this much later,
@@ -133,9 +139,20 @@ pub struct Host {
     report_due: Notify,
     settled: watch::Sender<Vec<Option<String>>>,
     cache: Option<Arc<Cache>>,
+    /// Checked files that are not on the disk yet.
+    unsaved: Mutex<Vec<Unsaved>>,
+    save_due: Notify,
     timeout: Duration,
     mountpoint: PathBuf,
     started: SystemTime,
+}
+
+/// A checked file on its way to the disk.
+struct Unsaved {
+    slot: u16,
+    digest: Digest,
+    file: Verified,
+    _admitted: Admitted,
 }
 
 /// What a read asks for: at which server and URI, with which digest, size and frontmatter;
@@ -312,6 +329,8 @@ impl Host {
             report_due: Notify::new(),
             settled,
             cache,
+            unsaved: Mutex::default(),
+            save_due: Notify::new(),
             timeout,
             mountpoint,
             started: SystemTime::now(),
@@ -390,7 +409,7 @@ impl Host {
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
-                if let Some(bytes) = self.memory.get(&file.key()) {
+                if let Some(bytes) = self.at_once(&file) {
                     let moves = self.moves(&file).next().is_some();
                     return (!moves).then(|| self.admit(&file, bytes));
                 }
@@ -401,6 +420,24 @@ impl Host {
         memo.get(&asked)
             .filter(|(at, e)| at.elapsed() < remembered(*e))
             .map(|(_, e)| Err(*e))
+    }
+
+    /// The content of a file that is in our memory or, on the disk, in the kernel's.
+    fn at_once(&self, file: &File) -> Option<Verified> {
+        let key = file.key();
+        if let Some(bytes) = self.memory.get(&key) {
+            return Some(bytes);
+        }
+        let size = file.expected.size;
+        let shelf = self.slot(file.slot)?.server.shelf.as_ref();
+        let shelf = shelf.filter(|s| size <= AT_ONCE && !s.lacks(&file.expected))?;
+        let bytes = shelf.load_at_once(&file.expected)?;
+        // What can be had again as easily drives nothing out: else reading more than there is room
+        // for, in the same order again and again, would find nothing at all.
+        if let Some(room) = self.memory.room_left(size) {
+            self.memory.put(key, bytes.clone(), room);
+        }
+        Some(bytes)
     }
 
     /// The content of a file: from memory, from the disk or from its server, checked. Reading it
@@ -581,10 +618,14 @@ impl Host {
         };
         // A small one is looked for and loaded at once; a large one waits for room only if it is there.
         let small = expected.size <= INLINE_HASH;
-        let mut room = small.then(|| self.memory.room_now(expected.size)).flatten();
-        if room.is_none() && self.shelved(slot, expected, Shelf::has).await == Some(true) {
-            let waited = self.memory.room(expected.size, deadline).await;
-            room = Some(waited.ok_or_else(late)?);
+        let shelf = self.slot(slot).and_then(|s| s.server.shelf.as_ref());
+        let mut room = None;
+        if shelf.is_some_and(|shelf| !shelf.lacks(expected)) {
+            room = small.then(|| self.memory.room_now(expected.size)).flatten();
+            if room.is_none() && self.shelved(slot, expected, Shelf::has).await == Some(true) {
+                let waited = self.memory.room(expected.size, deadline).await;
+                room = Some(waited.ok_or_else(late)?);
+            }
         }
         if let Some(room) = room
             && let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await
@@ -746,18 +787,52 @@ impl Host {
     /// Keeps a checked file on disk, without its readers waiting for it. The next large file does,
     /// for a moment: what waits for a slow disk is bounded.
     fn save(self: &Arc<Self>, slot: u16, expected: &Expected, file: &Verified, before: Admitted) {
-        let (host, wanted, file) = (Arc::clone(self), expected.clone(), file.clone());
+        let (digest, size, file) = (expected.digest, expected.size, file.clone());
+        if self.slot(slot).is_none_or(|s| s.server.shelf.is_none()) {
+            return;
+        }
+        let save = move |host: &Self, admitted| {
+            let unsaved = Unsaved {
+                slot,
+                digest,
+                file,
+                _admitted: admitted,
+            };
+            host.unsaved.lock().push(unsaved);
+            host.save_due.notify_one();
+        };
+        if let Some(admitted) = self.admission.admit_save_now(size) {
+            return save(self, admitted);
+        }
+        let host = Arc::clone(self);
         spawn(async move {
-            let admitted = host.admission.admit_save(wanted.size).await;
+            let admitted = host.admission.admit_save(size).await;
             drop(before);
-            if admitted.is_none() {
-                tracing::debug!("{}: the disk is too slow; not stored", wanted.digest);
-                return;
+            match admitted {
+                Some(admitted) => save(&host, admitted),
+                None => tracing::debug!("{digest}: the disk is too slow; not stored"),
             }
-            let save = move |shelf: &Shelf| shelf.save(wanted.digest, &file);
-            let saved = blocking(move || host.slot(slot)?.server.shelf.as_ref().map(save));
-            saved.await;
         });
+    }
+
+    /// Keeps checked files on disk, for ever.
+    async fn keep_files(self: Arc<Self>) {
+        loop {
+            self.save_due.notified().await;
+            sleep(SAVE_GAP).await;
+            let host = Arc::clone(&self);
+            blocking(move || host.save_files()).await;
+        }
+    }
+
+    /// Writes the files that wait to be kept. Blocks on the disk.
+    fn save_files(&self) {
+        let unsaved = std::mem::take(&mut *self.unsaved.lock());
+        for one in unsaved {
+            if let Some(shelf) = self.slot(one.slot).and_then(|s| s.server.shelf.as_ref()) {
+                shelf.save(one.digest, &one.file);
+            }
+        }
     }
 
     /// Asks for the current entries of a file that failed (HR-59): whether they differ from the
@@ -852,6 +927,7 @@ impl Host {
     pub async fn run(self: Arc<Self>, inbox: Inbox, changes: std_mpsc::Sender<Batch>) {
         let Inbox(mut messages) = inbox;
         let reporter = spawn(Arc::clone(&self).report_when_due(changes.clone())).abort_handle();
+        spawn(Arc::clone(&self).keep_files());
         for slot in (1u16..).zip(&self.slots).map(|(slot, _)| slot) {
             spawn(Arc::clone(&self).journal(slot));
             spawn(Arc::clone(&self).keep_listing(slot));
@@ -1200,6 +1276,7 @@ impl Host {
     /// Ends all windows and stores what is left to store: the mount is over (HR-72). Blocks on the
     /// disk.
     pub fn end(&self) {
+        self.save_files();
         for (slot, s) in (1u16..).zip(&self.slots) {
             self.warn_unkept(slot, self.save_listing(slot));
             let mut over = s.storing.lock();
