@@ -349,7 +349,7 @@ fn cut(text: &str) -> String {
 }
 
 /// The directory of the skill whose SKILL.md this URI names (HR-18).
-fn skill_dir(uri: &str) -> Result<RelPath, Reason> {
+pub(super) fn skill_dir(uri: &str) -> Result<RelPath, Reason> {
     let path = RelPath::of_uri(uri)?;
     if !uri.ends_with("/SKILL.md") || path.last() != SKILL_MD {
         return Err(Reason::NotSkillMd);

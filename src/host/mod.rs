@@ -184,8 +184,8 @@ struct Now {
     nameless: Vec<Arc<Declined>>,
     listing: Option<ListingNow>,
     list_error: Option<String>,
-    /// Windows opened that the tree does not know of yet.
-    opened: bool,
+    /// What the tree does not know of yet.
+    unshown: Unshown,
     /// What the server showed in its directories and no entry mentions.
     beyond: Beyond,
     /// What is retrieved of each file of a dynamic skill, in bytes.
@@ -195,6 +195,29 @@ struct Now {
     unsaved: Verdicts,
     /// Whether the stored listing is another one.
     unlisted: bool,
+}
+
+/// What changed since the tree was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Unshown {
+    /// These skills, by the URI of their SKILL.md; perhaps none.
+    Skills(BTreeSet<Arc<str>>),
+    /// More than some skills.
+    All,
+}
+
+impl Default for Unshown {
+    fn default() -> Self {
+        Self::Skills(BTreeSet::new())
+    }
+}
+
+impl Unshown {
+    fn add(&mut self, uri: &Arc<str>) {
+        if let Self::Skills(uris) = self {
+            uris.insert(Arc::clone(uri));
+        }
+    }
 }
 
 struct ListingNow {
@@ -529,9 +552,11 @@ impl Host {
                 if !skill.load(entry, self.policy.hold) {
                     return Err(ReadError::Stale);
                 }
-                opened |= self.policy.hold != Hold::None && !before;
+                if self.policy.hold != Hold::None && !before {
+                    opened = true;
+                    now.unshown.add(&entry.uri);
+                }
             }
-            now.opened |= opened;
         }
         if opened {
             s.windows_due.notify_one();
@@ -973,10 +998,11 @@ impl Host {
     /// Lets the tree know of windows that were opened, if there are any: what comes next may
     /// depend on them.
     fn show_opened(&self, slot: u16, changes: &std_mpsc::Sender<Batch>) {
-        let opened = self
+        let none = Unshown::default();
+        if self
             .slot(slot)
-            .is_some_and(|s| std::mem::take(&mut s.now.lock().opened));
-        if opened {
+            .is_some_and(|s| s.now.lock().unshown != none)
+        {
             self.rebuild(slot, None, changes);
         }
     }
@@ -1031,7 +1057,10 @@ impl Host {
             let after = skill.verdict();
             now.unlisted |= listed != (skill.known().clone(), skill.origin());
             now.judged(&uri, before, after);
-            now.forget_gone();
+            now.unshown.add(&uri);
+            if now.skills.get(&uri).is_some_and(Skill::is_forgotten) {
+                now.skills.remove(&uri);
+            }
             if now.listing.is_none() && !now.skills.is_empty() {
                 // A skill that is known by name is something to show before any listing.
                 let (at, ttl) = (None, Duration::ZERO);
@@ -1111,18 +1140,29 @@ impl Host {
         changes: &std_mpsc::Sender<Batch>,
     ) {
         let Some(s) = self.slot(slot) else { return };
-        let ((shown, declined), beyond) = {
-            let now = s.now.lock();
-            (now.show(self.policy, s.server.dynamic), now.beyond.clone())
-        };
         let tree = self.tree();
         let previous = match tree.view(slot) {
             Some(View::Listed(branch)) => Some(&**branch),
             _ => None,
         };
-        // What an earlier run saw is in the first branch.
-        let (seen, at) = (Seen::new(), unix_now());
-        let branch = Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, at);
+        let (policy, dynamic, at) = (self.policy, s.server.dynamic, unix_now());
+        let some = {
+            let mut now = s.now.lock();
+            match std::mem::take(&mut now.unshown) {
+                Unshown::Skills(uris) => now.show_these(&uris, policy, dynamic),
+                Unshown::All => None,
+            }
+        };
+        let next = previous.and_then(|branch| branch.with_skills(some?, at));
+        let branch = next.unwrap_or_else(|| {
+            let ((shown, declined), beyond) = {
+                let now = s.now.lock();
+                (now.show(policy, dynamic), now.beyond.clone())
+            };
+            // What an earlier run saw is in the first branch.
+            let seen = Seen::new();
+            Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, at)
+        });
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
         // What was answered may be answered otherwise now; what was not is not.
@@ -1395,7 +1435,7 @@ impl Now {
             nameless: Vec::new(),
             listing,
             list_error: None,
-            opened: false,
+            unshown: Unshown::default(),
             beyond: Beyond::default(),
             retrieved: HashMap::new(),
             walked: walk::Walked::default(),
@@ -1403,6 +1443,22 @@ impl Now {
             unlisted: false,
         };
         (now, seen)
+    }
+
+    /// What the tree shows of these skills; none if one of them is not shown.
+    fn show_these(
+        &self,
+        uris: &BTreeSet<Arc<str>>,
+        policy: Policy,
+        dynamic: Dynamic,
+    ) -> Option<Vec<Arc<Shown>>> {
+        let show = |uri| {
+            let shown = self.skills.get(uri)?.shown(policy)?;
+            let is_declined =
+                shown.entry.content == Content::Dynamic && dynamic == Dynamic::Declined;
+            (!is_declined).then(|| Arc::new(shown))
+        };
+        uris.iter().map(show).collect()
     }
 
     /// What the tree shows, and what it shows as declined.
@@ -1430,6 +1486,7 @@ impl Now {
 
     /// Takes what the server showed in a directory, in place of what it showed there before.
     fn take_children(&mut self, dir: RelPath, children: Vec<DirChild>) {
+        self.unshown = Unshown::All;
         let in_dir = |p: &RelPath| p.parent().as_ref() == Some(&dir);
         self.beyond.dirs.retain(|p| !in_dir(p));
         self.beyond.files.retain(|p, _| !in_dir(p));
@@ -1463,11 +1520,17 @@ impl Now {
             .into_iter()
             .map(|e| (Arc::clone(&e.uri), Known::Entry(e)))
             .collect();
+        if self.listing.is_none() || !self.nameless.is_empty() {
+            self.unshown = Unshown::All;
+        }
         self.nameless.clear();
         for d in declined {
             match &d.uri {
                 Some(uri) => drop(named.insert(Arc::clone(uri), Known::Declined(Arc::new(d)))),
-                None => self.nameless.push(Arc::new(d)),
+                None => {
+                    self.unshown = Unshown::All;
+                    self.nameless.push(Arc::new(d));
+                }
             }
         }
         let mut judged = Vec::new();
@@ -1478,7 +1541,10 @@ impl Now {
                 None if truncated.is_some() || skill.origin() == Origin::Named => {}
                 None => skill.publish(Known::Withdrawn),
             }
-            self.unlisted |= *skill.known() != known;
+            if *skill.known() != known {
+                self.unlisted = true;
+                self.unshown.add(uri);
+            }
             judged.push((Arc::clone(uri), before, skill.verdict()));
         }
         for (uri, before, after) in judged {
@@ -1486,9 +1552,10 @@ impl Now {
         }
         self.unlisted |= self.listing.is_none() || !named.is_empty();
         for (uri, known) in named {
+            self.unshown.add(&uri);
             self.skills.insert(uri, Skill::new(known, Origin::Listed));
         }
-        self.forget_gone();
+        self.skills.retain(|_, skill| !skill.is_forgotten());
         self.listing = Some(ListingNow {
             at: Some(Tick::now()),
             ttl,
@@ -1502,12 +1569,6 @@ impl Now {
         if let Some(verdict) = after.filter(|_| before != after) {
             self.unsaved.insert(Arc::clone(uri), verdict);
         }
-    }
-
-    /// Drops what is neither published nor held nor judged.
-    fn forget_gone(&mut self) {
-        self.skills
-            .retain(|_, s| !s.is_gone() || s.verdict().is_some());
     }
 }
 
