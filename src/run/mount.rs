@@ -28,6 +28,8 @@ use tokio::sync::oneshot;
 
 /// How long the servers may take to end before the daemon ends without them.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
+/// What is in the cache is counted so long after the start, which has better things to do.
+const COUNT_AFTER: Duration = Duration::from_secs(2);
 /// How long a skill named on the command line waits between tries, while its server starts.
 const ADD_GAP: Duration = Duration::from_secs(1);
 
@@ -328,7 +330,10 @@ fn storage(
             .ok()
     });
     if let Some(cache) = cache.clone() {
-        tokio::task::spawn_blocking(move || cache.count());
+        tokio::spawn(async move {
+            tokio::time::sleep(COUNT_AFTER).await;
+            let _ = tokio::task::spawn_blocking(move || cache.count()).await;
+        });
     }
     let server = |spec: &ServerSpec| {
         let shelf = cache.as_ref().and_then(|cache| {
