@@ -1,7 +1,9 @@
 //! The program: parse, run, turn an error into an exit code.
 
 use clap::Parser;
-use mount_skills::{cli::Cli, run};
+use mount_skills::cli::helper::{self, Line};
+use mount_skills::{cli::Cli, run, run::Failure};
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -23,16 +25,34 @@ fn main() -> ExitCode {
     });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(run::Log)
         .with_target(false)
         .init();
-    match run::run(Cli::parse()) {
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_default();
+    let called = helper::is_called(&name);
+    let arguments: Vec<OsString> = match called {
+        false => words.collect(),
+        true => match helper::translate(words) {
+            Ok(Line::Do(arguments)) => arguments,
+            Ok(Line::Fake) => return ExitCode::SUCCESS,
+            Err(e) => return fail(&Failure::Usage(e.to_string()), called),
+        },
+    };
+    let cli = Cli::parse_from(std::iter::once(&name).chain(&arguments));
+    match run::run(cli, &arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.is_silent() {
-                let _ = writeln!(std::io::stderr(), "mount-skills: {failure}");
-            }
-            ExitCode::from(failure.code())
-        }
+        Err(failure) => fail(&failure, called),
     }
+}
+
+/// Says why, unless that was said, and ends as whoever called expects it.
+fn fail(failure: &Failure, by_mount: bool) -> ExitCode {
+    if !failure.is_silent() {
+        let _ = writeln!(std::io::stderr(), "mount-skills: {failure}");
+    }
+    ExitCode::from(match by_mount {
+        true => failure.mount_code(),
+        false => failure.code(),
+    })
 }

@@ -1,5 +1,6 @@
 //! The command line as typed. No behaviour: `run` does what is asked.
 
+pub mod helper;
 pub mod print;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -16,6 +17,7 @@ use std::path::PathBuf;
     after_help = "Examples:\n  \
         mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
         mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
+        mount-skills --config .mcp.json ~/skills\n  \
         mount-skills run --server mine=./my-skills -- my-agent --skills-from-env\n  \
         cat ~/skills/docs/pdf-processing/SKILL.md\n  \
         mount-skills status\n  \
@@ -47,52 +49,69 @@ pub struct MountArgs {
     /// The servers and the rules.
     #[command(flatten)]
     pub servers: ServerArgs,
-    /// Where to mount; made if it is missing. The default is for root; others choose a place of
-    /// their own, such as ~/skills.
-    #[arg(default_value = "/mnt/skills")]
-    pub mountpoint: PathBuf,
+    /// Where to mount; made if it is missing [default: /mnt/skills, which is for root; others
+    /// choose a place of their own, such as ~/skills].
+    pub mountpoint: Option<PathBuf>,
+    /// Return when the mount is ready, and serve it in the background.
+    #[arg(long)]
+    pub daemon: bool,
+    /// Append the log to this file instead of stderr [default with --daemon:
+    /// $XDG_STATE_HOME/mount-skills/log].
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// The daemon itself; started by the command that waits for it.
+    #[arg(long, hide = true)]
+    pub daemon_child: bool,
 }
 
 /// The servers, and the rules under which their skills are read.
-#[derive(Debug, Args)]
+///
+/// What is not given here may stand in a configuration file.
+#[derive(Debug, Clone, Default, Args)]
 pub struct ServerArgs {
     /// A server and your name for it. TARGET is a command line (run without a shell), an http(s)
     /// URL, or a directory of skills. May be given more than once.
     #[arg(long = "server", short = 's', value_name = "LABEL=TARGET")]
     pub servers: Vec<String>,
+    /// A file with servers: the mcpServers of Claude or Cursor, the servers of VS Code, Codex'
+    /// config.toml, or one of our own. May be given more than once [default, without --server:
+    /// ~/.config/mount-skills/config.toml].
+    #[arg(long = "config", short = 'c', value_name = "FILE")]
+    pub configs: Vec<PathBuf>,
     /// A skill that its server does not list, by the URI of its SKILL.md. May be given more than
     /// once.
     #[arg(long = "skill", value_name = "LABEL=URI")]
     pub skills: Vec<String>,
-    /// What it takes to read a skill: naming its server, or an approval of each skill's exact set.
-    #[arg(long, value_enum, default_value_t)]
-    pub approval: ApprovalArg,
+    /// What it takes to read a skill: naming its server, or an approval of each skill's exact set
+    /// [default: server].
+    #[arg(long, value_enum)]
+    pub approval: Option<ApprovalArg>,
     /// Let the dynamic skills of this server be read: nothing of them can be verified. May be
     /// given more than once.
     #[arg(long, value_name = "LABEL")]
     pub allow_dynamic: Vec<String>,
-    /// What ends the window in which a skill that was read does not change.
-    #[arg(long, value_enum, default_value_t)]
-    pub hold: HoldArg,
+    /// What ends the window in which a skill that was read does not change [default: release].
+    #[arg(long, value_enum)]
+    pub hold: Option<HoldArg>,
     /// Read exactly the sets that `mount-skills lock` wrote to this file, and nothing else.
     #[arg(long, value_name = "FILE", conflicts_with = "approval")]
     pub locked: Option<PathBuf>,
     /// Forget the windows that a killed daemon left open.
     #[arg(long)]
     pub new_session: bool,
-    /// How long a read may wait for a server, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
-    pub timeout: f64,
-    /// How long a server may take to start, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
-    pub start_timeout: f64,
+    /// How long a read may wait for a server, in seconds [default: 10].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<f64>,
+    /// How long a server may take to start, in seconds [default: 60].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub start_timeout: Option<f64>,
     /// Where to keep checked files, in mount-skills/v1 below it [default: $XDG_CACHE_HOME or
     /// ~/.cache].
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// The size at which the least recently used kept files are removed, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    pub cache_size: u64,
+    /// The size at which the least recently used kept files are removed, in MiB [default: 1024].
+    #[arg(long, value_name = "MIB")]
+    pub cache_size: Option<u64>,
 }
 
 /// What it takes to read a skill.
@@ -118,7 +137,7 @@ pub enum HoldArg {
 }
 
 /// Seconds that make a sensible deadline.
-fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.1..=3600.0).contains(&s) => Ok(s),
         _ => Err("give a number of seconds from 0.1 to 3600".into()),
@@ -240,11 +259,23 @@ pub enum Command {
         #[command(subcommand)]
         what: CacheCommand,
     },
+    /// Look at the configuration: what a mount would use, and what other programs have.
+    Config {
+        /// What to do.
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
     /// End a running mount. Ending one that is not there is no error.
     Unmount {
         /// Its mount point, or a path below it; not needed if only one is running.
         mountpoint: Option<PathBuf>,
+        /// Leave the windows open for the next mount at this place, as for an upgrade.
+        #[arg(long)]
+        keep_windows: bool,
     },
+    /// Read the configuration of a running mount again: servers come, go and change, the others
+    /// notice nothing.
+    Reload,
     /// Serve a directory of skills as an MCP server, over stdio unless --http is given.
     Serve {
         /// The directory; each folder in it with a SKILL.md is a skill.
@@ -265,6 +296,30 @@ pub enum Command {
         device: String,
         /// What becomes of the mount point.
         then: Option<String>,
+    },
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show what a mount with these options would use, without secrets: servers, those that are
+    /// not used and why, and settings with where they come from.
+    Show {
+        /// The options of the mount.
+        #[command(flatten)]
+        servers: Box<ServerArgs>,
+    },
+    /// Show which servers could be taken over from the files of Claude, Cursor, VS Code and Codex.
+    Import {
+        /// Write them to ~/.config/mount-skills/config.toml.
+        #[arg(long)]
+        write: bool,
+        /// Replace that file.
+        #[arg(long, requires = "write")]
+        force: bool,
+        /// Look at these files instead.
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
     },
 }
 

@@ -6,9 +6,9 @@
 
 use crate::domain::digest::Digest;
 use crate::domain::skill::Scope;
-use crate::host::Host;
 use crate::host::command::{Detail, Lock, Trouble};
 use crate::host::report::Status;
+use crate::host::{Host, Windows};
 use crate::store::{PrivateDir, Unsafe};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,10 +20,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// The version of requests and replies.
 const VERSION: u32 = 1;
@@ -45,6 +45,10 @@ pub enum Verb {
     },
     /// End the mount and the daemon.
     Unmount,
+    /// End them and leave the windows open for the next mount at the place.
+    UnmountKeepingWindows,
+    /// Read the configuration again and make the servers those that it names.
+    Reload,
     /// What there is to know of a skill.
     Describe {
         /// The skill.
@@ -174,6 +178,15 @@ fn socket_name(mountpoint: &Path) -> String {
     format!("{}.sock", hex.chars().take(16).collect::<String>())
 }
 
+/// Waits until a daemon whose mount at a place is gone has ended as well; for so long at most.
+pub fn wait_for_end(dir: &Path, mountpoint: &Path, at_most: Duration) {
+    let socket = dir.join(socket_name(mountpoint));
+    let until = Instant::now() + at_most;
+    while UnixStream::connect(&socket).is_ok() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A daemon's socket; gone when it is dropped.
 #[derive(Debug)]
 pub struct Control {
@@ -185,6 +198,22 @@ impl Drop for Control {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Where what is asked of the daemon itself goes.
+#[derive(Debug, Clone)]
+pub struct Orders {
+    /// The end, and what becomes of the windows.
+    pub unmount: mpsc::Sender<Windows>,
+    /// That the configuration is read again.
+    pub reload: mpsc::Sender<Reload>,
+}
+
+/// A request to read the configuration again.
+#[derive(Debug)]
+pub struct Reload {
+    /// Told what changed, or why nothing did.
+    pub answer: oneshot::Sender<Result<String, String>>,
 }
 
 /// Gives the counts that only the kernel side has.
@@ -209,8 +238,8 @@ impl Control {
         Ok(Self { listener, path })
     }
 
-    /// Answers requests, for ever. `unmount` is told when the user asks for the end.
-    pub async fn serve(self, host: Arc<Host>, upcalls: Upcalls, unmount: mpsc::Sender<()>) {
+    /// Answers requests, for ever.
+    pub async fn serve(self, host: Arc<Host>, upcalls: Upcalls, orders: Orders) {
         let me = rustix::process::geteuid().as_raw();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
@@ -220,8 +249,7 @@ impl Control {
             if stream.peer_cred().ok().map(|c| c.uid()) != Some(me) {
                 continue;
             }
-            let (host, upcalls, unmount) =
-                (Arc::clone(&host), Arc::clone(&upcalls), unmount.clone());
+            let (host, upcalls, orders) = (Arc::clone(&host), Arc::clone(&upcalls), orders.clone());
             let answer = async move {
                 let (read, mut write) = stream.into_split();
                 let mut line = String::new();
@@ -229,22 +257,22 @@ impl Control {
                 read.read_line(&mut line).await?;
                 let (reply, ends) = match parse(&line) {
                     Ok(verb) => {
-                        let ends = verb == Verb::Unmount;
-                        (
-                            answer(&host, &upcalls, verb)
-                                .await
-                                .unwrap_or_else(Reply::Trouble),
-                            ends,
-                        )
+                        let ends = match verb {
+                            Verb::Unmount => Some(Windows::End),
+                            Verb::UnmountKeepingWindows => Some(Windows::Keep),
+                            _ => None,
+                        };
+                        let reply = answer(&host, &upcalls, &orders, verb).await;
+                        (reply.unwrap_or_else(Reply::Trouble), ends)
                     }
-                    Err(why) => (Reply::Trouble(Trouble::Failed(why)), false),
+                    Err(why) => (Reply::Trouble(Trouble::Failed(why)), None),
                 };
                 let mut text = serde_json::to_vec(&reply)?;
                 text.push(b'\n');
                 write.write_all(&text).await?;
                 write.shutdown().await?;
-                if ends {
-                    let _ = unmount.send(()).await;
+                if let Some(windows) = ends {
+                    let _ = orders.unmount.send(windows).await;
                 }
                 io::Result::Ok(())
             };
@@ -271,7 +299,12 @@ fn parse(line: &str) -> Result<Verb, String> {
     Ok(request.verb)
 }
 
-async fn answer(host: &Arc<Host>, upcalls: &Upcalls, verb: Verb) -> Result<Reply, Trouble> {
+async fn answer(
+    host: &Arc<Host>,
+    upcalls: &Upcalls,
+    orders: &Orders,
+    verb: Verb,
+) -> Result<Reply, Trouble> {
     Ok(match verb {
         Verb::Status { label } => {
             if let Some(label) = &label {
@@ -283,7 +316,14 @@ async fn answer(host: &Arc<Host>, upcalls: &Upcalls, verb: Verb) -> Result<Reply
             };
             Reply::Status(Box::new(status))
         }
-        Verb::Unmount => Reply::Done(String::new()),
+        Verb::Unmount | Verb::UnmountKeepingWindows => Reply::Done(String::new()),
+        Verb::Reload => {
+            let (answer, answered) = oneshot::channel();
+            let _ = orders.reload.send(Reload { answer }).await;
+            let answer = answered.await;
+            let answer = answer.unwrap_or_else(|_| Err("the mount is ending".into()));
+            Reply::Done(answer.map_err(Trouble::Failed)?)
+        }
         Verb::Describe { skill } => Reply::Detail(Box::new(host.describe(&skill)?)),
         Verb::Show { skill, file } => {
             let (detail, bytes) = host.inspect(&skill, file.as_deref()).await?;

@@ -1163,7 +1163,7 @@ pub enum View {
 #[derive(Debug, Clone)]
 pub struct Tree {
     ours: Arc<Branch>,
-    labels: Vec<(Label, View)>,
+    labels: BTreeMap<u16, (Label, View)>,
     since: u64,
 }
 
@@ -1206,7 +1206,7 @@ impl Tree {
     pub fn new(ours: Arc<Branch>, labels: Vec<(Label, View)>, since: u64) -> Self {
         Self {
             ours,
-            labels,
+            labels: (1u16..).zip(labels).collect(),
             since,
         }
     }
@@ -1222,12 +1222,23 @@ impl Tree {
     /// The same tree with another view of one label.
     pub fn with_view(&self, slot: u16, view: View) -> Self {
         let mut next = self.clone();
-        if let Some(entry) = usize::from(slot)
-            .checked_sub(1)
-            .and_then(|i| next.labels.get_mut(i))
-        {
+        if let Some(entry) = next.labels.get_mut(&slot) {
             entry.1 = view;
         }
+        next
+    }
+
+    /// The same tree with one label more, in a slot that was never in use.
+    pub fn with_label(&self, slot: u16, label: Label, view: View) -> Self {
+        let mut next = self.clone();
+        next.labels.insert(slot, (label, view));
+        next
+    }
+
+    /// The same tree without a label.
+    pub fn without_label(&self, slot: u16) -> Self {
+        let mut next = self.clone();
+        next.labels.remove(&slot);
         next
     }
 
@@ -1238,8 +1249,7 @@ impl Tree {
 
     /// The view of a label by its slot.
     pub fn view(&self, slot: u16) -> Option<&View> {
-        let index = usize::from(slot).checked_sub(1)?;
-        self.labels.get(index).map(|(_, view)| view)
+        self.labels.get(&slot).map(|(_, view)| view)
     }
 
     /// The slot of the label that an inode belongs to; 0 for the root and our own files.
@@ -1293,11 +1303,12 @@ impl Tree {
     /// Looks a name up in a directory. From memory, always.
     pub fn lookup(&self, dir: u64, name: &str) -> Lookup {
         if dir == ROOT
-            && let Some((slot, (_, view))) = (1u16..)
-                .zip(&self.labels)
+            && let Some((slot, (_, view))) = self
+                .labels
+                .iter()
                 .find(|(_, (label, _))| label.as_str() == name)
         {
-            return Lookup::Found(self.label_attr(slot, view));
+            return Lookup::Found(self.label_attr(*slot, view));
         }
         match self.place(dir) {
             None => Lookup::Stale,
@@ -1333,18 +1344,14 @@ impl Tree {
             })
             .collect();
         if dir == ROOT {
-            out.extend(
-                (1u16..)
-                    .zip(&self.labels)
-                    .filter_map(|(slot, (label, view))| {
-                        let cookie = LABEL_COOKIES + u64::from(slot);
-                        (cookie > after).then(|| Child {
-                            name: label.as_str(),
-                            cookie,
-                            attr: self.label_attr(slot, view),
-                        })
-                    }),
-            );
+            out.extend(self.labels.iter().filter_map(|(slot, (label, view))| {
+                let cookie = LABEL_COOKIES + u64::from(*slot);
+                (cookie > after).then(|| Child {
+                    name: label.as_str(),
+                    cookie,
+                    attr: self.label_attr(*slot, view),
+                })
+            }));
         }
         Ok(out)
     }
@@ -1388,10 +1395,7 @@ impl Tree {
             Place::Node(_, at) => at.path(),
             Place::Bare(_) => String::new(),
         };
-        let label = usize::from(slot)
-            .checked_sub(1)
-            .and_then(|i| self.labels.get(i));
-        Some(match label {
+        Some(match self.labels.get(&slot) {
             None => below,
             Some((label, _)) if below.is_empty() => label.to_string(),
             Some((label, _)) => format!("{label}/{below}"),
@@ -1425,14 +1429,30 @@ pub enum Change {
 pub fn changes(old: &Tree, new: &Tree) -> Vec<Change> {
     let mut out = Vec::new();
     branch_changes(&old.ours, &new.ours, &mut out);
-    for (slot, ((_, before), (_, after))) in (1u16..).zip(old.labels.iter().zip(&new.labels)) {
-        match (before, after) {
-            (View::Listed(a), View::Listed(b)) => branch_changes(a, b, &mut out),
-            (View::Unlisted(_), View::Unlisted(_)) => {}
-            _ => out.push(Change::Dir(label_root(slot))),
+    for (slot, (label, before)) in &old.labels {
+        match (before, new.view(*slot)) {
+            (View::Listed(a), Some(View::Listed(b))) => branch_changes(a, b, &mut out),
+            (View::Unlisted(_), Some(View::Unlisted(_))) => {}
+            (_, Some(_)) => out.push(Change::Dir(label_root(*slot))),
+            (_, None) => label_moved(label, &mut out),
+        }
+        if let (View::Listed(gone), None) = (before, new.view(*slot)) {
+            // Open files and mappings must not go on with what nobody stands for.
+            let files = gone.parts.iter().flat_map(|part| part.all(&gone.parts));
+            let files = files.filter(|at| at.dir().is_none());
+            out.extend(files.map(|at| Change::Pages(at.node.ino)));
+            out.extend(gone.ghosts.iter().map(|ghost| Change::Pages(ghost.ino)));
         }
     }
+    let added = new.labels.iter().filter(|(s, _)| old.view(**s).is_none());
+    added.for_each(|(_, (label, _))| label_moved(label, &mut out));
     out
+}
+
+/// A label came or went.
+fn label_moved(label: &Label, out: &mut Vec<Change>) {
+    let (dir, name) = (ROOT, label.as_str().into());
+    out.extend([Change::Entry { dir, name }, Change::Dir(ROOT)]);
 }
 
 fn branch_changes(old: &Arc<Branch>, new: &Arc<Branch>, out: &mut Vec<Change>) {
@@ -2250,6 +2270,47 @@ mod tests {
     }
 
     #[test]
+    fn a_label_comes_and_goes_without_the_others() {
+        let t = tree(branch(&[entry("skill://a", &[("x", "1")])], None, 0));
+        let view = || View::Unlisted(Absent::Starting);
+        let root = |name: &str| {
+            let (dir, name) = (ROOT, name.into());
+            [Change::Entry { dir, name }, Change::Dir(ROOT)]
+        };
+        let two = t.with_label(2, "two".parse().unwrap(), view());
+        assert_eq!(changes(&t, &two), root("two"));
+        let (file, other) = (find(&two, "lab/a/x").unwrap(), find(&two, "two").unwrap());
+        assert_eq!(find(&t, "lab/a/x"), Some(file));
+        assert_eq!(
+            two.attr(ROOT).unwrap().nlink,
+            t.attr(ROOT).unwrap().nlink + 1
+        );
+        let without = two.without_label(1);
+        let told = changes(&two, &without);
+        let pages = |ino| told.contains(&Change::Pages(ino));
+        assert!(
+            told.starts_with(&root("lab")) && pages(file.ino),
+            "{told:?}"
+        );
+        assert_eq!(told.len(), 2 + 2, "its two files, no directory: {told:?}");
+        assert_eq!(find(&without, "two"), Some(other));
+        assert_eq!(without.attr(file.ino), None);
+        assert_eq!(without.source(file.ino).map(|_| ()), None);
+        assert_eq!(without.lookup(ROOT, "lab"), Lookup::NoEntry);
+        // Back under a number of its own.
+        let back = without.with_label(3, "lab".parse().unwrap(), view());
+        assert_eq!(Tree::slot_of(find(&back, "lab").unwrap().ino), 3);
+        let names = |t: &Tree| {
+            let children = t.children(ROOT, 0).unwrap();
+            children
+                .iter()
+                .map(|c| c.name.to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&back), ["two", "lab"]);
+    }
+
+    #[test]
     fn our_own_files_lie_beside_the_labels() {
         let text = |s: &str| {
             let e = Expected {
@@ -2420,7 +2481,7 @@ mod tests {
                 };
                 prop_assert_eq!(sorted(changes(&old, &next)), sorted(changes(&old, &wanted)));
                 last = Arc::into_inner(match next.labels.into_iter().next() {
-                    Some((_, View::Listed(branch))) => { drop((old, wanted)); branch }
+                    Some((_, (_, View::Listed(branch)))) => { drop((old, wanted)); branch }
                     _ => panic!("no listing"),
                 }).unwrap();
             }

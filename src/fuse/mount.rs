@@ -23,12 +23,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// The file system type in /proc/mounts, for PRUNEFS and the like.
 pub const FS_TYPE: &str = "fuse.mount-skills";
 /// The hidden subcommand that runs the guard.
 pub const GUARD: &str = "__guard";
+/// How long a daemon may take to end once its mount is gone.
+pub const ENDING: Duration = Duration::from_secs(10);
 /// Its last argument when the mount point was made for the mount.
 const GUARD_REMOVES: &str = "remove";
 
@@ -209,15 +212,25 @@ fn taken(path: &Path) -> MountError {
     )
 }
 
-/// Locks a directory before it is mounted on.
+/// Locks a directory before it is mounted on; waits for a daemon that is ending.
 fn lock(path: &Path) -> Result<OwnedFd, MountError> {
     let io = |e: rustix::io::Errno| place(path, e.to_string());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io)?;
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(fd),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(path)),
-        Err(e) => Err(io(e)),
+    let until = Instant::now() + ENDING;
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fd),
+            // Either another one is about to mount, or one whose mount is gone has yet to end.
+            Err(rustix::io::Errno::WOULDBLOCK)
+                if Instant::now() < until
+                    && mounted_at(path).is_none_or(|m| m.fs_type != FS_TYPE) =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(path)),
+            Err(e) => return Err(io(e)),
+        }
     }
 }
 
@@ -305,6 +318,17 @@ fn detach(path: &Path) -> io::Result<()> {
         Err(rustix::io::Errno::PERM) => run_fusermount("-uz", path),
         other => Ok(other?),
     }
+}
+
+/// Detaches a dead mount of ours at a path, if there is one: whether there was.
+pub fn detach_dead(path: &Path) -> Result<bool, MountError> {
+    let path = absolute(path)?;
+    let ours = mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE);
+    if !ours || rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
+        return Ok(false);
+    }
+    detach(&path).map_err(|e| place(&path, format!("a dead mount cannot be detached: {e}")))?;
+    Ok(true)
 }
 
 fn run_fusermount(flag: &str, path: &Path) -> io::Result<()> {
@@ -477,6 +501,7 @@ impl Guard {
 /// The guard itself: waits until the daemon has said `done` or is gone, and cleans up after it.
 /// `then` says what becomes of the mount point.
 pub fn guard(path: &Path, device: &str, then: Option<&str>) {
+    stay();
     let mut groups = std::collections::BTreeSet::new();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         match line.split_at_checked(1) {
@@ -497,6 +522,16 @@ pub fn guard(path: &Path, device: &str, then: Option<&str>) {
         .filter_map(rustix::process::Pid::from_raw)
     {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+/// Ignores the signals that ask a program to end: a service manager sends them to all processes of a
+/// service at once, and the guard is needed until the daemon is gone.
+#[allow(unsafe_code)]
+fn stay() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: no safe form exists; nothing of ours runs when the signal comes.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 

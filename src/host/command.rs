@@ -104,18 +104,20 @@ impl Host {
         let name = below.unwrap_or(name).trim_matches('/');
         let (label, path) = name.split_once('/').unwrap_or((name, ""));
         let label = label.parse::<Label>().ok();
-        let slots = (1u16..).zip(&self.slots);
+        let slots = self.slots();
         let slot = slots
-            .into_iter()
+            .iter()
             .find(|(_, s)| Some(&s.server.label) == label.as_ref());
         let Some((slot, s)) = slot else {
-            let labels: Vec<&str> = self.slots.iter().map(|s| s.server.label.as_str()).collect();
+            let labels = slots.iter().map(|(_, s)| s.server.label.as_str());
+            let labels: Vec<&str> = labels.collect();
             let text = format!(
                 "no server {name:?} here; the labels are: {}",
                 labels.join(", ")
             );
             return Err(Trouble::Failed(text));
         };
+        let slot = *slot;
         if path.is_empty() {
             return Ok((slot, None));
         }
@@ -259,7 +261,8 @@ impl Host {
                 .map(|s| s.entry.dir.to_string()),
             _ => None,
         };
-        let label = self.slot(slot).map_or("", |s| s.server.label.as_str());
+        let s = self.slot(slot);
+        let label = s.as_ref().map_or("", |s| s.server.label.as_str());
         Ok(outer.map_or_else(String::new, |outer| {
             let outer = printable(&format!("{label}/{outer}"), TEXT);
             format!("; its files are still part of {outer}, which may be read: revoke that as well to take them away")
@@ -290,10 +293,10 @@ impl Host {
     }
 
     /// A server that a command asks.
-    fn server(&self, slot: u16) -> Result<(&Slot, &Arc<dyn Source>), Trouble> {
+    fn server(&self, slot: u16) -> Result<(Arc<Slot>, Arc<dyn Source>), Trouble> {
         let s = self.slot(slot);
         let s = s.ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
-        let source = s.source.get();
+        let source = s.source.get().cloned();
         let source = source.ok_or_else(|| Trouble::Failed("not started".into()))?;
         Ok((s, source))
     }
@@ -321,7 +324,7 @@ impl Host {
         if let Some(uri) = uri {
             let skill = self.skill(slot, &uri)?;
             let before = skill.held().or(skill.newest()).cloned();
-            let known = ask_known(&**source, &uri, Instant::now() + self.timeout)
+            let known = ask_known(&*source, &uri, Instant::now() + self.timeout)
                 .await
                 .map_err(failed)?;
             let text = match (&known, before) {
@@ -352,7 +355,7 @@ impl Host {
         self.event(slot, Event::Listed(listing));
         for uri in silent {
             // One that cannot be asked for now stays as it is known.
-            if let Ok(known) = ask_known(&**source, &uri, Instant::now() + self.timeout).await {
+            if let Ok(known) = ask_known(&*source, &uri, Instant::now() + self.timeout).await {
                 let _ = self.act(slot, &uri, Act::Refresh(known)).await;
             }
         }
@@ -367,7 +370,7 @@ impl Host {
         let (slot, _) = self.find(label)?;
         let (s, source) = self.server(slot)?;
         let shown = printable(uri, TEXT);
-        match ask_known(&**source, uri, Instant::now() + self.timeout).await {
+        match ask_known(&*source, uri, Instant::now() + self.timeout).await {
             Ok(Known::Entry(entry)) if s.server.refuses(&entry) => Err(Trouble::Failed(format!(
                 "{label}: {shown} is declined: {}; to allow it, mount with --allow-dynamic {label}",
                 Reason::Dynamic
@@ -531,8 +534,9 @@ impl Host {
         }
         // What was looked at may have moved: then the next look is at what it is now.
         let deadline = Instant::now() + self.timeout;
-        if let Some(source) = self.slot(slot).and_then(|s| s.source.get())
-            && let Ok(known) = ask_known(&**source, &uri, deadline).await
+        let source = self.slot(slot).and_then(|s| s.source.get().cloned());
+        if let Some(source) = source
+            && let Ok(known) = ask_known(&*source, &uri, deadline).await
             && known != Known::Entry(entry)
         {
             let _ = self.act(slot, &uri, Act::Publish(known)).await;
@@ -549,7 +553,7 @@ impl Host {
     /// nested skill that nobody consented to is not among them: a lock would approve it.
     pub fn locked(&self) -> Vec<Lock> {
         let tree = self.tree();
-        let slots = (1u16..).zip(&self.slots);
+        let slots = self.slots().into_iter();
         slots
             .flat_map(|(slot, s)| {
                 let label = s.server.label.to_string();

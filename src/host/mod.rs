@@ -105,13 +105,22 @@ impl Server {
 }
 
 /// What becomes of dynamic skills, which have nothing to verify against (HR-35).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Dynamic {
     /// They are shown as declined.
     #[default]
     Declined,
     /// They can be read, unverified: the user's word.
     Allowed,
+}
+
+/// What becomes of open windows when the mount ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Windows {
+    /// They end.
+    End,
+    /// The next mount at this place finds them open, as after a kill.
+    Keep,
 }
 
 /// What the kernel must be told, in order.
@@ -125,7 +134,11 @@ pub struct Batch {
 
 /// All servers, their tree and what is read of it.
 pub struct Host {
-    slots: Vec<Slot>,
+    /// The servers by their numbers, from 1 on. One that left leaves its place empty: a number is
+    /// part of inode numbers and never used again.
+    slots: RwLock<Vec<Option<Arc<Slot>>>>,
+    /// Whether the kernel tells of files that are opened, which is settled by the first one.
+    dynamic: Dynamic,
     policy: Policy,
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
@@ -135,6 +148,8 @@ pub struct Host {
     /// the same bytes.
     memo: Mutex<HashMap<Asked, (Tick, ReadError)>>,
     refusals: Mutex<Refusals>,
+    /// What the configuration has beyond the servers: for the status alone.
+    unused: Mutex<Vec<report::UnusedStatus>>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
     settled: watch::Sender<Vec<Option<String>>>,
@@ -159,6 +174,7 @@ struct Unsaved {
 /// without these while entries disagree on them.
 type Asked = (u16, Arc<str>, Option<verify::Key>);
 
+/// One server, and what is known of it.
 struct Slot {
     server: Server,
     source: OnceLock<Arc<dyn Source>>,
@@ -244,6 +260,10 @@ enum Message {
     Settle(u16, Option<oneshot::Sender<()>>),
     /// What the server showed in a directory; answered when the tree has it.
     Shown(u16, RelPath, Vec<DirChild>, oneshot::Sender<()>),
+    /// A server came, with what an earlier run saw of it; answered with its number.
+    Joined(Arc<Slot>, Seen, oneshot::Sender<u16>),
+    /// A server goes; answered when the kernel knows and its state is stored.
+    Left(u16, oneshot::Sender<()>),
     /// A directory is due to be looked into again.
     Due(u64),
     Report,
@@ -308,39 +328,21 @@ impl Host {
         let now = unix_now();
         let mut labels = Vec::new();
         let mut slots = Vec::new();
-        for (slot, server) in (1u16..).zip(servers) {
-            let (now_of, seen) = Now::restored(&server);
-            let view = match &now_of.listing {
-                None => View::Unlisted(Absent::Starting),
-                Some(_) => {
-                    let (shown, declined) = now_of.show(policy, server.dynamic);
-                    View::Listed(Arc::new(Branch::of_skills(
-                        slot,
-                        shown,
-                        declined,
-                        &Beyond::default(),
-                        None,
-                        &seen,
-                        now,
-                    )))
-                }
-            };
-            labels.push((server.label.clone(), view));
-            slots.push(Slot {
-                server,
-                source: OnceLock::new(),
-                share: Share::new(),
-                now: Mutex::new(now_of),
-                windows_due: Notify::new(),
-                listing_due: Notify::new(),
-                storing: Mutex::new(false),
-                listing: Mutex::new(()),
-            });
+        let dynamic = servers.iter().map(|server| server.dynamic);
+        let dynamic = dynamic.max().unwrap_or_default();
+        for (number, server) in (1u16..).zip(servers) {
+            let (slot, seen) = Slot::new(server);
+            labels.push((
+                slot.server.label.clone(),
+                slot.first_view(number, policy, &seen),
+            ));
+            slots.push(Some(Arc::new(slot)));
         }
         let ours = Arc::new(Branch::of_texts(&Default::default(), None, now));
         let settled = watch::Sender::new(vec![None; slots.len()]);
         let host = Arc::new(Self {
-            slots,
+            slots: RwLock::new(slots),
+            dynamic,
             policy,
             tree: RwLock::new(Arc::new(Tree::new(ours, labels, now))),
             memory: Memory::new(),
@@ -348,6 +350,7 @@ impl Host {
             flights: Flights::new(),
             memo: Mutex::default(),
             refusals: Mutex::default(),
+            unused: Mutex::default(),
             inbox,
             report_due: Notify::new(),
             settled,
@@ -369,6 +372,26 @@ impl Host {
         }
     }
 
+    /// Takes in one server more, while the others are read. What an earlier run stored of it is
+    /// shown by the time this returns its number.
+    ///
+    /// # Errors
+    /// There is no number left, or the mount is ending.
+    pub async fn join(&self, server: Server) -> Option<u16> {
+        let (slot, seen) = blocking(move || Slot::new(server)).await?;
+        let (done, number) = oneshot::channel();
+        let _ = self.inbox.send(Message::Joined(Arc::new(slot), seen, done));
+        number.await.ok()
+    }
+
+    /// Lets a server go. Its files are stale to whoever has one open; its windows end as at an
+    /// unmount, and all else that is kept of it stays.
+    pub async fn leave(&self, slot: u16) {
+        let (done, gone) = oneshot::channel();
+        let _ = self.inbox.send(Message::Left(slot, done));
+        let _ = gone.await;
+    }
+
     /// Takes what a server's session publishes.
     pub fn event(&self, slot: u16, event: Event) {
         let _ = self.inbox.send(Message::Event(slot, event));
@@ -381,8 +404,9 @@ impl Host {
 
     /// Whether a server has not yet come to anything, so that asking it later makes sense.
     pub fn is_waiting(&self, label: &Label) -> bool {
-        let s = self.slots.iter().find(|s| s.server.label == *label);
-        s.is_some_and(|s| !matches!(s.now.lock().link, Link::Ready(_)))
+        let slots = self.slots();
+        let s = slots.iter().find(|(_, s)| s.server.label == *label);
+        s.is_some_and(|(_, s)| !matches!(s.now.lock().link, Link::Ready(_)))
     }
 
     /// The tree at this moment.
@@ -390,10 +414,17 @@ impl Host {
         Arc::clone(&self.tree.read())
     }
 
-    fn slot(&self, slot: u16) -> Option<&Slot> {
-        usize::from(slot)
-            .checked_sub(1)
-            .and_then(|i| self.slots.get(i))
+    fn slot(&self, slot: u16) -> Option<Arc<Slot>> {
+        let index = usize::from(slot).checked_sub(1)?;
+        self.slots.read().get(index)?.clone()
+    }
+
+    /// The servers that are there, in the order in which they came.
+    fn slots(&self) -> Vec<(u16, Arc<Slot>)> {
+        let slots = self.slots.read();
+        let there = (1u16..).zip(slots.iter());
+        let there = there.filter_map(|(number, s)| Some((number, Arc::clone(s.as_ref()?))));
+        there.collect()
     }
 
     /// For how long the kernel may go on without asking about names of this label (HR-51).
@@ -452,7 +483,8 @@ impl Host {
             return Some(bytes);
         }
         let size = file.expected.size;
-        let shelf = self.slot(file.slot)?.server.shelf.as_ref();
+        let s = self.slot(file.slot)?;
+        let shelf = s.server.shelf.as_ref();
         let shelf = shelf.filter(|s| size <= AT_ONCE && !s.lacks(&file.expected))?;
         let bytes = shelf.load_at_once(&file.expected)?;
         // What can be had again as easily drives nothing out: else reading more than there is room
@@ -527,8 +559,9 @@ impl Host {
 
     /// The entries to which reading a file moves windows that hold others ([`Hold::Reload`]).
     fn moves<'a>(&'a self, file: &'a File) -> impl Iterator<Item = Arc<Entry>> + 'a {
+        let slot = self.slot(file.slot);
         let other = move |entry: &&Arc<Entry>| {
-            let now = self.slot(file.slot).map(|s| s.now.lock());
+            let now = slot.as_ref().map(|s| s.now.lock());
             let held = now.as_ref().and_then(|n| n.skills.get(&entry.uri)?.held());
             held.is_some_and(|held| held != *entry)
         };
@@ -539,7 +572,7 @@ impl Host {
     fn admit(&self, file: &File, bytes: Verified) -> Result<Verified, ReadError> {
         let slot = file.slot;
         let Some(s) = self.slot(slot) else {
-            return Err(ReadError::Internal);
+            return Err(ReadError::Stale);
         };
         let mut opened = false;
         {
@@ -643,7 +676,8 @@ impl Host {
         };
         // A small one is looked for and loaded at once; a large one waits for room only if it is there.
         let small = expected.size <= INLINE_HASH;
-        let shelf = self.slot(slot).and_then(|s| s.server.shelf.as_ref());
+        let s = self.slot(slot).ok_or(ReadError::Stale)?;
+        let shelf = s.server.shelf.as_ref();
         let mut room = None;
         if shelf.is_some_and(|shelf| !shelf.lacks(expected)) {
             room = small.then(|| self.memory.room_now(expected.size)).flatten();
@@ -664,7 +698,6 @@ impl Host {
             self.refuse(slot, refusal);
             return Err(error);
         }
-        let s = self.slot(slot).ok_or(ReadError::Internal)?;
         let source = s.source.get().ok_or(ReadError::Down)?;
         let admitted = self.admission.admit(&s.share, expected.size, deadline);
         let admitted = admitted.await.ok_or_else(late)?;
@@ -720,8 +753,9 @@ impl Host {
             .find(&path)
             .ok()
             .and_then(|(slot, uri)| {
-                let now = self.slot(slot)?.now.lock();
-                let label = &self.slot(slot)?.server.label;
+                let s = self.slot(slot)?;
+                let label = &s.server.label;
+                let now = s.now.lock();
                 Some(format!("{label}/{}", now.skills.get(&uri?)?.held()?.dir))
             })
             .unwrap_or(skill);
@@ -733,9 +767,7 @@ impl Host {
 
     /// Whether files of dynamic skills may be read in this mount, so that opening matters.
     pub fn has_dynamic(&self) -> bool {
-        self.slots
-            .iter()
-            .any(|s| s.server.dynamic == Dynamic::Allowed)
+        self.dynamic == Dynamic::Allowed
     }
 
     /// The content of a file of a dynamic skill, as its server gives it now. Nothing of it is
@@ -750,7 +782,7 @@ impl Host {
         };
         let slot = Tree::slot_of(ino);
         let path = tree.path(ino).unwrap_or_default();
-        let s = self.slot(slot).ok_or(ReadError::Internal)?;
+        let s = self.slot(slot).ok_or(ReadError::Stale)?;
         let refuse = |refusal: Refusal| {
             let error = refusal.error;
             self.refuse(slot, refusal);
@@ -805,7 +837,10 @@ impl Host {
         ask: fn(&Shelf, &Expected) -> T,
     ) -> Option<T> {
         let (host, wanted) = (Arc::clone(self), wanted.clone());
-        let asked = move || Some(ask(host.slot(slot)?.server.shelf.as_ref()?, &wanted));
+        let asked = move || {
+            let s = host.slot(slot)?;
+            Some(ask(s.server.shelf.as_ref()?, &wanted))
+        };
         blocking(asked).await.flatten()
     }
 
@@ -854,7 +889,8 @@ impl Host {
     fn save_files(&self) {
         let unsaved = std::mem::take(&mut *self.unsaved.lock());
         for one in unsaved {
-            if let Some(shelf) = self.slot(one.slot).and_then(|s| s.server.shelf.as_ref()) {
+            let s = self.slot(one.slot);
+            if let Some(shelf) = s.as_ref().and_then(|s| s.server.shelf.as_ref()) {
                 shelf.save(one.digest, &one.file);
             }
         }
@@ -863,7 +899,8 @@ impl Host {
     /// Asks for the current entries of a file that failed (HR-59): whether they differ from the
     /// ones the read went by. When they do, the new tree is in place and the kernel knows.
     async fn recheck(&self, slot: u16, claims: &[Claim], deadline: Instant) -> bool {
-        let Some(source) = self.slot(slot).and_then(|s| s.source.get()) else {
+        let s = self.slot(slot);
+        let Some(source) = s.as_ref().and_then(|s| s.source.get()) else {
             return false;
         };
         let mut changed = false;
@@ -887,7 +924,8 @@ impl Host {
     }
 
     fn newest(&self, slot: u16, uri: &str) -> Option<Arc<Entry>> {
-        let now = self.slot(slot)?.now.lock();
+        let s = self.slot(slot)?;
+        let now = s.now.lock();
         now.skills.get(uri)?.newest().cloned()
     }
 
@@ -953,9 +991,9 @@ impl Host {
         let Inbox(mut messages) = inbox;
         let reporter = spawn(Arc::clone(&self).report_when_due(changes.clone())).abort_handle();
         spawn(Arc::clone(&self).keep_files());
-        for slot in (1u16..).zip(&self.slots).map(|(slot, _)| slot) {
-            spawn(Arc::clone(&self).journal(slot));
-            spawn(Arc::clone(&self).keep_listing(slot));
+        for (slot, s) in self.slots() {
+            spawn(Arc::clone(&self).journal(slot, Arc::clone(&s)));
+            spawn(Arc::clone(&self).keep_listing(slot, s));
         }
         while let Some(message) = messages.recv().await {
             match message {
@@ -981,6 +1019,12 @@ impl Host {
                     }
                     let _ = done.send(());
                 }
+                Message::Joined(slot, seen, done) => {
+                    if let Some(number) = self.take_in(slot, &seen, &changes) {
+                        let _ = done.send(number);
+                    }
+                }
+                Message::Left(slot, done) => self.let_go(slot, done, &changes),
                 Message::Due(dir) => {
                     let due = vec![Change::Dir(dir)];
                     let _ = changes.send(Batch {
@@ -993,6 +1037,57 @@ impl Host {
             self.report_due.notify_one();
         }
         reporter.abort();
+    }
+
+    /// Gives a server its number and shows it.
+    fn take_in(
+        self: &Arc<Self>,
+        slot: Arc<Slot>,
+        seen: &Seen,
+        changes: &std_mpsc::Sender<Batch>,
+    ) -> Option<u16> {
+        let number = {
+            let mut slots = self.slots.write();
+            let number = u16::try_from(slots.len() + 1).ok()?;
+            slots.push(Some(Arc::clone(&slot)));
+            number
+        };
+        self.settled.send_modify(|lines| lines.push(None));
+        let (label, view) = (
+            slot.server.label.clone(),
+            slot.first_view(number, self.policy, seen),
+        );
+        self.swap(|t| t.with_label(number, label, view), None, changes);
+        spawn(Arc::clone(self).journal(number, Arc::clone(&slot)));
+        spawn(Arc::clone(self).keep_listing(number, slot));
+        Some(number)
+    }
+
+    /// Takes a server out of the tree and stores what is left to store of it.
+    fn let_go(
+        self: &Arc<Self>,
+        slot: u16,
+        done: oneshot::Sender<()>,
+        changes: &std_mpsc::Sender<Batch>,
+    ) {
+        let Some(s) = self.slot(slot) else { return };
+        let tree = self.tree();
+        if let Some(place) = self.slots.write().get_mut(usize::from(slot) - 1) {
+            *place = None;
+        }
+        let (told, flushed) = oneshot::channel();
+        self.swap(|t| t.without_label(slot), Some(told), changes);
+        self.memo.lock().retain(|(of, ..), _| *of != slot);
+        self.refusals.lock().forget(slot);
+        self.settle_as(slot, "removed".into());
+        // They end when they find it gone.
+        s.windows_due.notify_one();
+        s.listing_due.notify_one();
+        spawn(async move {
+            let _ = flushed.await;
+            blocking(move || s.end(slot, &tree, Windows::End)).await;
+            let _ = done.send(());
+        });
     }
 
     /// Lets the tree know of windows that were opened, if there are any: what comes next may
@@ -1193,113 +1288,51 @@ impl Host {
     }
 
     /// Stores what changed for the next run, without anybody waiting for it.
-    fn keep(self: &Arc<Self>, slot: u16) {
+    fn keep(&self, slot: u16) {
         let Some(s) = self.slot(slot) else { return };
         s.listing_due.notify_one();
         if s.now.lock().unsaved.is_empty() {
             return;
         }
-        let host = Arc::clone(self);
-        spawn_blocking(move || host.warn_unkept(slot, host.keep_verdicts(slot)));
-    }
-
-    fn warn_unkept(&self, slot: u16, kept: Option<std::io::Result<()>>) {
-        if let (Some(Err(e)), Some(s)) = (kept, self.slot(slot)) {
-            tracing::warn!("{}: the state cannot be stored: {e}", s.server.label);
-        }
+        spawn_blocking(move || s.warn_unkept(s.keep_verdicts()));
     }
 
     /// Stores the verdicts that changed; none if there is no state to store them in. Blocks on the
     /// disk.
     pub fn keep_verdicts(&self, slot: u16) -> Option<std::io::Result<()>> {
-        let s = self.slot(slot)?;
-        let state = s.server.state.as_ref()?;
-        let _turn = s.storing.lock();
-        let mut verdicts = std::mem::take(&mut s.now.lock().unsaved);
-        if s.server.locked.is_some() {
-            verdicts.clear();
-        }
-        if verdicts.is_empty() {
-            return Some(Ok(()));
-        }
-        let judged = state.save_verdicts(&verdicts);
-        if judged.is_err() {
-            // Tried again with the next change, unless that is about the same skill.
-            let mut now = s.now.lock();
-            for (uri, verdict) in verdicts {
-                now.unsaved.entry(uri).or_insert(verdict);
-            }
-        }
-        Some(judged)
+        self.slot(slot)?.keep_verdicts()
     }
 
-    /// Keeps the stored listing of a server, for ever. Writing a large one takes a while, so that
-    /// is done for a tenth of the time at most.
-    async fn keep_listing(self: Arc<Self>, slot: u16) {
-        let Some(s) = self.slot(slot) else { return };
+    /// Keeps the stored listing of a server, until that is gone. Writing a large one takes a while,
+    /// so that is done for a tenth of the time at most.
+    async fn keep_listing(self: Arc<Self>, slot: u16, s: Arc<Slot>) {
         loop {
             s.listing_due.notified().await;
-            let (host, began) = (Arc::clone(&self), Instant::now());
-            blocking(move || host.warn_unkept(slot, host.save_listing(slot))).await;
+            if self.slot(slot).is_none() {
+                return;
+            }
+            let (s, tree, began) = (Arc::clone(&s), self.tree(), Instant::now());
+            blocking(move || s.warn_unkept(s.save_listing(slot, &tree))).await;
             sleep(rest(began)).await;
         }
     }
 
-    /// Stores the listing if it changed; none if there is no state to store it in. Blocks on the
-    /// disk.
-    fn save_listing(&self, slot: u16) -> Option<std::io::Result<()>> {
-        let s = self.slot(slot)?;
-        let state = s.server.state.as_ref()?;
-        let _turn = s.listing.lock();
-        let tree = self.tree();
-        let branch = match tree.view(slot) {
-            Some(View::Listed(branch)) => Some(branch),
-            _ => None,
-        };
-        let (entries, named): (Vec<Arc<Entry>>, Vec<Arc<str>>) = {
-            let mut now = s.now.lock();
-            if now.listing.is_none() || !std::mem::take(&mut now.unlisted) {
-                return Some(Ok(()));
-            }
-            let named = now.skills.iter();
-            let named = named.filter(|(_, s)| s.origin() == Origin::Named);
-            let newest = now.skills.values().filter_map(Skill::newest);
-            (
-                newest.cloned().collect(),
-                named.map(|(uri, _)| Arc::clone(uri)).collect(),
-            )
-        };
-        let named: Vec<&str> = named.iter().map(|uri| &**uri).collect();
-        let seen = branch.into_iter().flat_map(|branch| branch.seen());
-        let saved = state.save_listing(&entries, &named, seen);
-        if saved.is_err() {
-            s.now.lock().unlisted = true;
-        }
-        Some(saved)
-    }
-
-    /// Keeps the journal of a server's windows, for ever; while many open one after the other, for
-    /// a tenth of the time.
-    async fn journal(self: Arc<Self>, slot: u16) {
-        let Some(s) = self.slot(slot) else { return };
+    /// Keeps the journal of a server's windows, until that is gone; while many open one after the
+    /// other, for a tenth of the time.
+    async fn journal(self: Arc<Self>, slot: u16, s: Arc<Slot>) {
         let mut warned = false;
         loop {
             s.windows_due.notified().await;
-            let (host, began) = (Arc::clone(&self), Instant::now());
+            if self.slot(slot).is_none() {
+                return;
+            }
+            let (stored, began) = (Arc::clone(&s), Instant::now());
             let saved = blocking(move || {
-                let s = host.slot(slot)?;
-                let over = s.storing.lock();
+                let over = stored.storing.lock();
                 if *over {
                     return None;
                 }
-                let held: Vec<Arc<Entry>> = s
-                    .now
-                    .lock()
-                    .skills
-                    .values()
-                    .filter_map(|s| s.held().cloned())
-                    .collect();
-                Some(s.server.state.as_ref()?.save_windows(&held))
+                stored.save_windows()
             });
             let saved = saved.await.flatten();
             if let Some(Err(e)) = &saved
@@ -1313,17 +1346,12 @@ impl Host {
         }
     }
 
-    /// Ends all windows and stores what is left to store: the mount is over (HR-72). Blocks on the
-    /// disk.
-    pub fn end(&self) {
+    /// Stores what is left to store: the mount is over (HR-72). Blocks on the disk.
+    pub fn end(&self, windows: Windows) {
         self.save_files();
-        for (slot, s) in (1u16..).zip(&self.slots) {
-            self.warn_unkept(slot, self.save_listing(slot));
-            let mut over = s.storing.lock();
-            *over = true;
-            if let Some(Err(e)) = s.server.state.as_ref().map(|state| state.save_windows(&[])) {
-                tracing::warn!("{}: the open windows cannot be ended: {e}", s.server.label);
-            }
+        let tree = self.tree();
+        for (slot, s) in self.slots() {
+            s.end(slot, &tree, windows);
         }
     }
 
@@ -1347,16 +1375,23 @@ impl Host {
                 Link::Ready(_) | Link::Starting => None,
             }
         };
-        if let (Some(line), Some(index)) = (line, usize::from(slot).checked_sub(1)) {
-            self.settled
-                .send_if_modified(|lines| match lines.get_mut(index) {
-                    Some(entry @ None) => {
-                        *entry = Some(line);
-                        true
-                    }
-                    _ => false,
-                });
+        if let Some(line) = line {
+            self.settle_as(slot, line);
         }
+    }
+
+    fn settle_as(&self, slot: u16, line: String) {
+        let Some(index) = usize::from(slot).checked_sub(1) else {
+            return;
+        };
+        self.settled
+            .send_if_modified(|lines| match lines.get_mut(index) {
+                Some(entry @ None) => {
+                    *entry = Some(line);
+                    true
+                }
+                _ => false,
+            });
     }
 
     async fn report_when_due(self: Arc<Self>, changes: std_mpsc::Sender<Batch>) {
@@ -1379,6 +1414,123 @@ impl Host {
             None,
             changes.unwrap_or(&sink),
         );
+    }
+}
+
+impl Slot {
+    /// A server with what an earlier run left of it, and when that was first seen. Blocks on the
+    /// disk.
+    fn new(server: Server) -> (Self, Seen) {
+        let (now, seen) = Now::restored(&server);
+        let slot = Self {
+            server,
+            source: OnceLock::new(),
+            share: Share::new(),
+            now: Mutex::new(now),
+            windows_due: Notify::new(),
+            listing_due: Notify::new(),
+            storing: Mutex::new(false),
+            listing: Mutex::new(()),
+        };
+        (slot, seen)
+    }
+
+    /// What is shown of it before it has said a word.
+    fn first_view(&self, number: u16, policy: Policy, seen: &Seen) -> View {
+        let now = self.now.lock();
+        if now.listing.is_none() {
+            return View::Unlisted(Absent::Starting);
+        }
+        let (shown, declined) = now.show(policy, self.server.dynamic);
+        let (beyond, at) = (Beyond::default(), unix_now());
+        let branch = Branch::of_skills(number, shown, declined, &beyond, None, seen, at);
+        View::Listed(Arc::new(branch))
+    }
+
+    fn warn_unkept(&self, kept: Option<std::io::Result<()>>) {
+        if let Some(Err(e)) = kept {
+            tracing::warn!("{}: the state cannot be stored: {e}", self.server.label);
+        }
+    }
+
+    /// Stores the verdicts that changed; none if there is no state to store them in. Blocks on the
+    /// disk.
+    fn keep_verdicts(&self) -> Option<std::io::Result<()>> {
+        let state = self.server.state.as_ref()?;
+        let _turn = self.storing.lock();
+        let mut verdicts = std::mem::take(&mut self.now.lock().unsaved);
+        if self.server.locked.is_some() {
+            verdicts.clear();
+        }
+        if verdicts.is_empty() {
+            return Some(Ok(()));
+        }
+        let judged = state.save_verdicts(&verdicts);
+        if judged.is_err() {
+            // Tried again with the next change, unless that is about the same skill.
+            let mut now = self.now.lock();
+            for (uri, verdict) in verdicts {
+                now.unsaved.entry(uri).or_insert(verdict);
+            }
+        }
+        Some(judged)
+    }
+
+    /// Stores the listing if it changed; none if there is no state to store it in. Blocks on the
+    /// disk.
+    fn save_listing(&self, slot: u16, tree: &Tree) -> Option<std::io::Result<()>> {
+        let state = self.server.state.as_ref()?;
+        let _turn = self.listing.lock();
+        let branch = match tree.view(slot) {
+            Some(View::Listed(branch)) => Some(branch),
+            _ => None,
+        };
+        let (entries, named): (Vec<Arc<Entry>>, Vec<Arc<str>>) = {
+            let mut now = self.now.lock();
+            if now.listing.is_none() || !std::mem::take(&mut now.unlisted) {
+                return Some(Ok(()));
+            }
+            let named = now.skills.iter();
+            let named = named.filter(|(_, s)| s.origin() == Origin::Named);
+            let newest = now.skills.values().filter_map(Skill::newest);
+            (
+                newest.cloned().collect(),
+                named.map(|(uri, _)| Arc::clone(uri)).collect(),
+            )
+        };
+        let named: Vec<&str> = named.iter().map(|uri| &**uri).collect();
+        let seen = branch.into_iter().flat_map(|branch| branch.seen());
+        let saved = state.save_listing(&entries, &named, seen);
+        if saved.is_err() {
+            self.now.lock().unlisted = true;
+        }
+        Some(saved)
+    }
+
+    /// Stores the windows that are open; the caller has the turn. Blocks on the disk.
+    fn save_windows(&self) -> Option<std::io::Result<()>> {
+        let state = self.server.state.as_ref()?;
+        let now = self.now.lock();
+        let held = now.skills.values().filter_map(|s| s.held().cloned());
+        let held: Vec<Arc<Entry>> = held.collect();
+        drop(now);
+        Some(state.save_windows(&held))
+    }
+
+    /// Stores what is left to store, and what becomes of the windows. Blocks on the disk.
+    fn end(&self, slot: u16, tree: &Tree, windows: Windows) {
+        self.warn_unkept(self.keep_verdicts());
+        self.warn_unkept(self.save_listing(slot, tree));
+        let mut over = self.storing.lock();
+        *over = true;
+        let stored = match windows {
+            Windows::End => self.server.state.as_ref().map(|s| s.save_windows(&[])),
+            Windows::Keep => self.save_windows(),
+        };
+        if let Some(Err(e)) = stored {
+            let label = &self.server.label;
+            tracing::warn!("{label}: the windows cannot be stored as they are: {e}");
+        }
     }
 }
 

@@ -307,6 +307,12 @@ impl Refusals {
         true
     }
 
+    /// Drops those of a server that is gone.
+    pub(super) fn forget(&mut self, slot: u16) {
+        self.latest.retain(|(s, _)| *s != slot);
+        self.logged.remove(&slot);
+    }
+
     pub(super) fn of(&self, slot: u16) -> Vec<Refusal> {
         self.latest
             .iter()

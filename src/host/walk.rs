@@ -154,7 +154,7 @@ impl Host {
     /// The question has no answer: the name may be there or not. [`ReadError::Denied`] says that
     /// too many were asked.
     pub async fn walk(&self, slot: u16, path: &str) -> Result<bool, ReadError> {
-        let s = self.slot(slot).ok_or(ReadError::Internal)?;
+        let s = self.slot(slot).ok_or(ReadError::Stale)?;
         let source = s.source.get().ok_or(ReadError::Down)?;
         let rel = RelPath::of_names(path).ok_or(ReadError::Internal)?;
         let directories = {
@@ -252,7 +252,8 @@ impl Host {
         let path = self.tree().open_dir(dir).filter(|p| !p.is_empty())?;
         let dynamic = self.dynamic_at(slot, &path).is_some();
         let look = {
-            let mut now = self.slot(slot)?.now.lock();
+            let s = self.slot(slot)?;
+            let mut now = s.now.lock();
             let declared = matches!(&now.link, Link::Ready(peer) if peer.directory_read);
             if !declared || !now.walked.look(&path, Instant::now()) {
                 return None;
@@ -289,7 +290,7 @@ impl Host {
 
     /// Shows what the server has in a directory, and the skill that the directory turns out to be.
     async fn look(&self, slot: u16, dir: RelPath, dynamic: bool) -> Result<(), ReadError> {
-        let s = self.slot(slot).ok_or(ReadError::Internal)?;
+        let s = self.slot(slot).ok_or(ReadError::Stale)?;
         let source = s.source.get().ok_or(ReadError::Down)?;
         let deadline = Instant::now() + PATIENCE;
         let children = source.read_directory(&dir.to_uri(), deadline).await;

@@ -4,11 +4,17 @@
 //! its control socket and prints the answer.
 
 mod complete;
+mod config;
+mod daemon;
 mod lock;
+mod log;
 mod mount;
 mod progress;
+mod servers;
+mod service;
 
 use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
+use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
@@ -22,11 +28,13 @@ use crate::store::state;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use etcetera::BaseStrategy;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use complete::complete;
+pub use log::Log;
 
 /// How long `unmount` waits until all is gone.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(15);
@@ -59,6 +67,14 @@ impl Failure {
         }
     }
 
+    /// The exit code by which mount(8) knows it: wrong usage, or a failed mount.
+    pub fn mount_code(&self) -> u8 {
+        match self.code() {
+            2 => 1,
+            _ => 32,
+        }
+    }
+
     /// Whether the user has to be told; a command speaks for itself.
     pub fn is_silent(&self) -> bool {
         matches!(self, Self::Command(_))
@@ -86,25 +102,29 @@ impl From<Trouble> for Failure {
     }
 }
 
+impl From<BadConfig> for Failure {
+    fn from(e: BadConfig) -> Self {
+        Self::Usage(printable(&e.to_string(), 2000))
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
         Self::Failed(e.to_string())
     }
 }
 
-/// Does what the command line asks.
-pub fn run(cli: Cli) -> Result<(), Failure> {
+/// Does what the command line asks. `arguments` are its words, without the program's name.
+pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
     let Some(command) = cli.command else {
-        if cli.mount.servers.servers.is_empty() {
-            return Err(no_servers(&cli.mount.mountpoint));
-        }
         if cli.json {
             return Err(no_json());
         }
-        return mount::mount(&cli.mount);
+        return mount::mount(&cli.mount, arguments);
     };
-    if !cli.mount.servers.servers.is_empty() {
-        let text = "--server goes with mounting, not with a command; for a mount point of that name write ./NAME";
+    let servers = &cli.mount.servers;
+    if !servers.servers.is_empty() || !servers.configs.is_empty() {
+        let text = "--server and --config before a command go with mounting; for a mount point of that name write ./NAME";
         return Err(Failure::Usage(text.into()));
     }
     let answers = !matches!(
@@ -121,12 +141,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             servers,
             at,
             command,
-        } => {
-            if servers.servers.is_empty() {
-                return Err(no_servers(Path::new("")));
-            }
-            mount::run(&servers, at.as_deref(), &command)
-        }
+        } => mount::run(&servers, at.as_deref(), &command),
         Command::List {
             live: Some(target), ..
         } => {
@@ -202,10 +217,19 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Lock { check } => lock::lock(&ask, check.as_deref(), json),
         Command::Forget { label, cache_dir } => forget(&label, cache_dir, json),
         Command::Cache { cache_dir, what } => cached(cache_dir, &what, json),
-        Command::Unmount { mountpoint } => {
+        Command::Config { what } => config::config(&what, json),
+        Command::Unmount {
+            mountpoint,
+            keep_windows,
+        } => {
             let mountpoint = mountpoint.or(ask.mountpoint);
-            unmount(&Ask { mountpoint }, json)
+            let verb = match keep_windows {
+                true => Verb::UnmountKeepingWindows,
+                false => Verb::Unmount,
+            };
+            unmount(&Ask { mountpoint }, &verb, json)
         }
+        Command::Reload => ask.done(Verb::Reload, json),
         Command::Serve { dir, http, watch } => {
             let watch = if watch { Watch::Yes } else { Watch::No };
             let ready = |url: &str| {
@@ -233,16 +257,23 @@ fn no_json() -> Failure {
     Failure::Usage("--json goes with a command that answers; see: mount-skills --help".into())
 }
 
-fn no_servers(mountpoint: &Path) -> Failure {
-    let mut text =
-        "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]".to_owned();
-    let word = mountpoint
-        .to_str()
-        .filter(|w| !w.is_empty() && !w.contains('/'));
-    if let Some(word) = word {
-        text = format!("there is no command {word:?}; see: mount-skills --help. To mount, {text}");
-    }
-    Failure::Usage(text)
+/// Whether a mount point looks like the name of a command.
+fn is_word(mountpoint: &Path) -> bool {
+    let text = mountpoint.to_str().unwrap_or("/");
+    !text.is_empty() && !text.contains('/')
+}
+
+fn no_servers(mountpoint: Option<&Path>) -> Failure {
+    let word = mountpoint.filter(|m| is_word(m)).map(Path::display);
+    let give = "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]";
+    Failure::Usage(match word {
+        None => format!("{give}, or --config FILE"),
+        Some(word) => format!(
+            "there is no command {:?}; see: mount-skills --help. To mount, {give}, or --config FILE; \
+             for a mount point of that name write ./{word}",
+            word.to_string()
+        ),
+    })
 }
 
 /// Writes text to stdout; a reader that went away is no fault of ours.
@@ -420,11 +451,19 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     let label = path.split('/').next().unwrap_or(&path).to_owned();
     let mut one = status.clone();
     one.servers.retain(|s| s.label == label);
-    if one.servers.is_empty() {
+    one.unused.retain(|u| u.label == label);
+    if one.servers.is_empty() && one.unused.is_empty() {
         return Err(no_server(&status, &label));
     }
     if json {
         return say(pretty(&one)?);
+    }
+    if let ([], [unused]) = (one.servers.as_slice(), one.unused.as_slice()) {
+        return say(format!(
+            "{}\n  from {}",
+            print::unused_line(unused),
+            unused.from
+        ));
     }
     if path == label {
         return say(print::status(&one));
@@ -601,8 +640,8 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
     }
 }
 
-fn unmount(ask: &Ask, json: bool) -> Result<(), Failure> {
-    match ask.send(&Verb::Unmount) {
+fn unmount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
+    match ask.send(verb) {
         Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
         Ok(_) => {
             // The daemon's socket goes when all else is gone.
@@ -616,7 +655,17 @@ fn unmount(ask: &Ask, json: bool) -> Result<(), Failure> {
             let text = "the daemon is still ending; look again with: mount-skills status";
             Err(Failure::Failed(text.into()))
         }
-        Err(ControlError::None { at }) => done(format!("nothing is mounted{at}"), json),
+        Err(ControlError::None { at }) => {
+            // A daemon that was killed together with its guard leaves a mount behind.
+            let dead = ask.mountpoint.as_deref().map(fuse_mount::detach_dead);
+            done(
+                match dead.transpose()? {
+                    Some(true) => String::new(),
+                    _ => format!("nothing is mounted{at}"),
+                },
+                json,
+            )
+        }
         Err(e) => Err(e.into()),
     }
 }

@@ -3,18 +3,21 @@
 //! Nothing is left behind when a step fails: machine and mount point are checked first, the
 //! mount is up before a server is started, and all is taken down in the opposite order.
 
-use super::progress::{self, Where};
-use super::{Dirs, Failure, ServerArgs, lock};
+use super::progress::{Progress, Where};
+use super::servers::{self, Ground, Look, Servers, Wanted, Wish};
+use super::service::{self, Stage};
+use super::{Dirs, Failure, ServerArgs, daemon, lock, log};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
-use crate::config::{self, ServerSpec};
-use crate::control::Control;
-use crate::domain::name::Label;
+use crate::config::{self, Config, Machine, ServerSpec, Settings, Unused};
+use crate::control::{self, Control, Orders, Reload};
 use crate::domain::skill::{Approval, Hold, Policy};
+use crate::domain::text::printable;
 use crate::fuse::Upcalls;
-use crate::fuse::mount::{self, MountPoint, Mounted};
-use crate::host::{Dynamic, Host, Server};
-use crate::source::Spawner;
-use crate::source::session::Session;
+use crate::fuse::mount::{self, MountPoint};
+use crate::host::report::UnusedStatus;
+use crate::host::{Dynamic, Host, Server, Windows};
+use crate::source::{Spawner, Target};
+use crate::store::PrivateDir;
 use crate::store::cache::Cache;
 use crate::store::state::State;
 use std::ffi::OsString;
@@ -26,13 +29,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// How long the servers may take to end before the daemon ends without them.
-const STOP_PATIENCE: Duration = Duration::from_secs(4);
 /// What is in the cache is counted so long after the start, which has better things to do.
 const COUNT_AFTER: Duration = Duration::from_secs(2);
-/// How long a skill named on the command line waits between tries, while its server starts.
-const ADD_GAP: Duration = Duration::from_secs(1);
-
 /// Blocks of memory from this size on go back to the system as soon as they are free.
 #[cfg(target_env = "gnu")]
 const RETURNED: i32 = 256 * 1024;
@@ -61,20 +59,72 @@ fn return_memory() {
     }
 }
 
-/// Mounts until it is told to end.
-pub(super) fn mount(args: &MountArgs) -> Result<(), Failure> {
-    with_mount(&args.servers, &args.mountpoint, async |running| {
-        let shown = progress::show(
-            &running.specs,
-            running.host.settled(),
-            Where::Stdout(&running.path),
-        );
+/// How a mount lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// As a command that goes on until it is told to end.
+    Foreground,
+    /// In the background, once it is ready.
+    Daemon,
+}
+
+/// Mounts until it is told to end. `arguments` are those of the command line.
+pub(super) fn mount(args: &MountArgs, arguments: &[OsString]) -> Result<(), Failure> {
+    let life = match (args.daemon, args.daemon_child) {
+        (_, true) => Life::Daemon,
+        (true, false) => return daemon::start(arguments),
+        (false, false) => Life::Foreground,
+    };
+    send_log(args.log_file.as_deref(), life)?;
+    let given = args.mountpoint.clone();
+    let config = Loaded::new(&args.servers, given, life)?;
+    let place = config.now.settings.mountpoint.clone();
+    with_mount(&args.servers, config, &place, life, async |running| {
+        let to = match life {
+            Life::Foreground => Where::Stdout,
+            Life::Daemon => Where::Lines,
+        };
+        let mut progress = Progress::new(&running.specs, running.host.settled(), to);
         tokio::select! {
-            () = running.end.wait() => {}
-            () = async { shown.await; std::future::pending().await } => {}
+            windows = running.end.wait() => return Ok(windows),
+            () = progress.ready() => progress.say_ready(&running.path),
         }
-        Ok(())
+        if life == Life::Daemon {
+            let gone = |e| Failure::Failed(format!("nobody waits for the mount any more: {e}"));
+            daemon::detach().map_err(gone)?;
+        }
+        let status = format!("mounted at {}", running.path.display());
+        service::tell(Stage::Ready(&printable(&status, 1024)));
+        tokio::select! {
+            windows = running.end.wait() => Ok(windows),
+            () = async { progress.all().await; std::future::pending().await } => Ok(Windows::End),
+        }
     })
+}
+
+/// Sends the log where it was told to go; that of a daemon to a file of the user's in any case.
+fn send_log(file: Option<&Path>, life: Life) -> Result<(), Failure> {
+    let usual = || {
+        let dir = Dirs::find().state?.join("mount-skills");
+        let dir = PrivateDir::open(&dir).inspect_err(|e| tracing::warn!("no log is kept: {e}"));
+        Some(dir.ok()?.path().join("log"))
+    };
+    let (file, copies) = match (file, life) {
+        (None, Life::Foreground) => return Ok(()),
+        (Some(file), Life::Foreground) => (file.to_owned(), log::Copies::None),
+        (Some(file), Life::Daemon) => (file.to_owned(), log::Copies::Stderr),
+        (None, Life::Daemon) => match usual() {
+            Some(file) => (file, log::Copies::Stderr),
+            None => return Ok(()),
+        },
+    };
+    let failed = |e: io::Error| {
+        let shown = file.display();
+        Failure::Failed(format!(
+            "the log cannot be written to {shown}: {e}; name another file with --log-file"
+        ))
+    };
+    log::to_file(&file, copies).map_err(failed)
 }
 
 /// Mounts, runs a command, unmounts; the command's exit code is ours.
@@ -83,12 +133,15 @@ pub(super) fn run(
     at: Option<&Path>,
     command: &[OsString],
 ) -> Result<(), Failure> {
+    let config = Loaded::new(servers, None, Life::Foreground)?;
     let place = at.map_or_else(private_place, Path::to_owned);
-    with_mount(servers, &place, async |running| {
+    with_mount(servers, config, &place, Life::Foreground, async |running| {
         let settled = running.host.settled();
-        progress::show(&running.specs, settled, Where::Stderr).await;
+        Progress::new(&running.specs, settled, Where::Stderr)
+            .ready()
+            .await;
         let Some((program, arguments)) = command.split_first() else {
-            return Ok(());
+            return Ok(Windows::End);
         };
         let mut child = tokio::process::Command::new(program)
             .args(arguments)
@@ -111,12 +164,84 @@ pub(super) fn run(
             }
         };
         match status.code().or_else(|| status.signal().map(|s| 128 + s)) {
-            Some(0) => Ok(()),
+            Some(0) => Ok(Windows::End),
             code => Err(Failure::Command(
                 code.and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
             )),
         }
     })
+}
+
+/// The configuration as it is at the start, and how to look at it again.
+struct Loaded {
+    now: Config,
+    wish: Wish,
+    look: Option<Look>,
+}
+
+impl Loaded {
+    /// Reads the configuration, and says what of it is not used.
+    fn new(args: &ServerArgs, mountpoint: Option<PathBuf>, life: Life) -> Result<Self, Failure> {
+        let machine = Machine::here()?;
+        let now = config::load(args, mountpoint.as_deref(), &machine)?;
+        // A misspelt command, with a file of our own there to be mounted, is no mount point.
+        let word = mountpoint.as_deref();
+        let word = word.filter(|_| args.servers.is_empty() && args.configs.is_empty());
+        if !now.is_anything() || word.is_some_and(super::is_word) {
+            return Err(super::no_servers(mountpoint.as_deref()));
+        }
+        let wish = wish_of(&now, None, life, machine.dir());
+        let (args, settings) = (args.clone(), now.settings.clone());
+        let look = move || {
+            let then = config::load(&args, mountpoint.as_deref(), &machine);
+            let then = then.map_err(|e| printable(&e.to_string(), 2000))?;
+            Ok(wish_of(&then, Some(&settings), life, machine.dir()))
+        };
+        let look = (!now.files.is_empty()).then(|| Arc::new(look) as Look);
+        Ok(Self { now, wish, look })
+    }
+}
+
+/// What a configuration asks of the servers; says what of it is not used. `before` are the settings
+/// that the mount goes by already.
+fn wish_of(config: &Config, before: Option<&Settings>, life: Life, start: &Path) -> Wish {
+    for text in config.warnings() {
+        tracing::warn!("{}", printable(&text, 2000));
+    }
+    let wanted = |spec: &ServerSpec| {
+        let mut spec = spec.clone();
+        if life == Life::Daemon {
+            stay_put(&mut spec.target, start);
+        }
+        let dynamic = match config.allow_dynamic.contains(&spec.label) {
+            true => Dynamic::Allowed,
+            false => Dynamic::Declined,
+        };
+        Wanted { spec, dynamic }
+    };
+    let differs = |before: &Settings| {
+        let pairs = before.shown.iter().zip(&config.settings.shown);
+        let other = pairs.filter(|(a, b)| a.value != b.value);
+        other.map(|(a, _)| a.name.to_owned()).collect()
+    };
+    Wish {
+        servers: config.servers.iter().map(wanted).collect(),
+        skills: config.skills.clone(),
+        unused: config.unused.iter().map(left_out).collect(),
+        later: before.map(differs).unwrap_or_default(),
+    }
+}
+
+/// Has a server start where we did, also when we have moved on to another directory.
+fn stay_put(target: &mut Target, start: &Path) {
+    let Target::Command(launch) = target else {
+        return;
+    };
+    let cwd = start.join(launch.cwd.take().unwrap_or_default());
+    if let Some(program) = launch.argv.first_mut().filter(|p| p.contains('/')) {
+        *program = cwd.join(&*program).display().to_string();
+    }
+    launch.cwd = Some(cwd);
 }
 
 /// A place of its own for the mount of one command.
@@ -138,39 +263,29 @@ struct Running {
     end: End,
 }
 
-/// Puts a mount up, lets `work` use it, and takes it down.
+/// Puts a mount up, lets `work` use it, and takes it down. The work says what becomes of the windows.
 fn with_mount(
     args: &ServerArgs,
+    config: Loaded,
     mountpoint: &Path,
-    work: impl AsyncFnOnce(&mut Running) -> Result<(), Failure>,
+    life: Life,
+    work: impl AsyncFnOnce(&mut Running) -> Result<Windows, Failure>,
 ) -> Result<(), Failure> {
     // Memory holds what other servers sent, and URLs with passwords: programs of this user must
     // not read it, nor must a core file.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(io::Error::from)?;
-    let program = std::env::current_exe()?.display().to_string();
-    let find_dir = |path: &Path| path.is_dir().then(|| path.canonicalize().ok()).flatten();
-    let specs = config::parse_servers(&args.servers, &program, &find_dir)
-        .map_err(|e| Failure::Usage(e.to_string()))?;
-    let named = named_skills(args, &specs)?;
-    if let Some(label) = args
-        .allow_dynamic
-        .iter()
-        .find(|l| !specs.iter().any(|s| s.label.as_str() == **l))
-    {
-        return Err(Failure::Usage(format!(
-            "--allow-dynamic {label:?}: no --server has this label"
-        )));
-    }
     let locked = args.locked.as_deref().map(lock::load).transpose()?;
     mount::check_machine()?;
     let point = MountPoint::prepare(mountpoint)?;
+    // One that was unmounted a moment ago may not have stored all that this one goes on with.
+    control::wait_for_end(&Dirs::find().control(), point.path(), mount::ENDING);
     // Fails only if another one was installed before, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = runtime(WORKERS)?;
     let result = runtime.block_on(async {
-        let servers = storage(args, &specs, point.path(), locked.as_ref())?;
-        serve_mount(args, specs, named, servers, point, work).await
+        let storage = Storage::open(&config.now.settings, point.path(), locked)?;
+        serve_mount(args, config, storage, point, life, work).await
     });
     // Reads that still wait are answered by the kernel once the process is gone.
     runtime.shutdown_background();
@@ -179,30 +294,42 @@ fn with_mount(
 
 async fn serve_mount(
     args: &ServerArgs,
-    specs: Vec<ServerSpec>,
-    named: Vec<(Label, String)>,
-    (servers, cache): (Vec<Server>, Option<Arc<Cache>>),
+    config: Loaded,
+    storage: Storage,
     point: MountPoint,
-    work: impl AsyncFnOnce(&mut Running) -> Result<(), Failure>,
+    life: Life,
+    work: impl AsyncFnOnce(&mut Running) -> Result<Windows, Failure>,
 ) -> Result<(), Failure> {
     let path = point.path().to_owned();
-    let timeout = Duration::from_secs_f64(args.timeout);
-    let (host, inbox) = Host::new(servers, policy(args), cache, path.clone(), timeout);
+    let Loaded { now, wish, look } = config;
+    let told = wish.servers.iter().map(|w| storage.server(w));
+    let told: Vec<Server> = told.collect();
+    if args.new_session {
+        Storage::drop_windows(&told);
+    }
+    let (policy, cache) = (policy(args, &now.settings), storage.cache.clone());
+    let (host, inbox) = Host::new(told, policy, cache, path.clone(), now.settings.timeout);
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
-    let mut end = End::new()?;
+    let (unmount, asked) = tokio::sync::mpsc::channel(1);
+    let (reload, reloads) = tokio::sync::mpsc::channel(4);
+    let hangup = match (life, &look) {
+        (Life::Foreground, None) => Hangup::Ends,
+        (Life::Foreground, Some(_)) => Hangup::Reloads(Terminal::find()),
+        (Life::Daemon, _) => Hangup::Reloads(Terminal::None),
+    };
+    let mut end = End::new(asked, hangup, reload.clone())?;
     let (mounted, gone) = mount::mount(point, &host, &handle, &upcalls, batches)?;
     end.gone = Some(gone);
-    let (unmount, asked) = tokio::sync::mpsc::channel(1);
-    end.asked = Some(asked);
     let control = match Control::bind(&Dirs::find().control(), &path) {
         Ok(control) => {
             let figures = Arc::new(move || upcalls.figures());
+            let orders = Orders { unmount, reload };
             Some(tokio::spawn(control.serve(
                 Arc::clone(&host),
                 figures,
-                unmount,
+                orders,
             )))
         }
         Err(e) => {
@@ -215,53 +342,64 @@ async fn serve_mount(
     let writer = std::thread::Builder::new()
         .name("writer".into())
         .spawn(move || handle.block_on(writer));
-    let started = writer.and_then(|_| start_sessions(args, &specs, &host, &mounted));
-    let sessions = match started {
-        Ok(sessions) => sessions,
+    let guard = mounted.guard();
+    let spawner = writer.and_then(|_| {
+        Spawner::start(Arc::new(move |group, alive| match alive {
+            true => guard.watch_group(group),
+            false => guard.forget_group(group),
+        }))
+    });
+    let spawner = match spawner {
+        Ok(spawner) => spawner,
         Err(e) => {
             mounted.unmount();
             mounted.guard().dismiss();
             return Err(e.into());
         }
     };
-    for (label, uri) in named {
-        tokio::spawn(add(Arc::clone(&host), label, uri));
-    }
+    let ground = Ground {
+        host: Arc::clone(&host),
+        spawner,
+        start_timeout: now.settings.start_timeout,
+        open: Arc::new(move |wanted| storage.server(wanted)),
+    };
+    let servers = Servers::start(ground, wish).run(look, reloads);
     let mut running = Running {
         host,
-        specs,
+        specs: now.servers,
         path,
         end,
     };
     let result = work(&mut running).await;
+    service::tell(Stage::Stopping);
     mounted.unmount();
-    let stops: Vec<_> = sessions
-        .into_iter()
-        .map(|s| tokio::spawn(s.stop()))
-        .collect();
-    let stopped = async {
-        for stop in stops {
-            let _ = stop.await;
-        }
-    };
-    let _ = tokio::time::timeout(STOP_PATIENCE, stopped).await;
-    running.host.end();
+    servers.stop().await;
+    running.host.end(*result.as_ref().unwrap_or(&Windows::End));
     mounted.guard().dismiss();
     // Its socket is the last to go: whoever waits for the end waits for that.
     if let Some(control) = control {
         control.abort();
         let _ = control.await;
     }
-    result
+    result.map(drop)
 }
 
-fn policy(args: &ServerArgs) -> Policy {
-    let approval = match args.approval {
+/// A server that is not used, for the status.
+fn left_out(unused: &Unused) -> UnusedStatus {
+    UnusedStatus {
+        label: unused.name.clone(),
+        from: printable(&unused.place.to_string(), 500),
+        reason: printable(&unused.why.to_string(), 2000),
+    }
+}
+
+fn policy(args: &ServerArgs, settings: &Settings) -> Policy {
+    let approval = match settings.approval {
         _ if args.locked.is_some() => Approval::Each,
         ApprovalArg::Server => Approval::Server,
         ApprovalArg::Each => Approval::Each,
     };
-    let hold = match args.hold {
+    let hold = match settings.hold {
         HoldArg::Release => Hold::Release,
         HoldArg::Reload => Hold::Reload,
         HoldArg::None => Hold::None,
@@ -269,143 +407,133 @@ fn policy(args: &ServerArgs) -> Policy {
     Policy { hold, approval }
 }
 
-/// Reads the `--skill` values: each names a server that is there.
-fn named_skills(args: &ServerArgs, specs: &[ServerSpec]) -> Result<Vec<(Label, String)>, Failure> {
-    let one = |text: &String| {
-        let usage = |why: &str| Failure::Usage(format!("--skill {text:?}: {why}"));
-        let (label, uri) = text
-            .split_once('=')
-            .ok_or_else(|| usage("write LABEL=URI"))?;
-        let spec = specs.iter().find(|s| s.label.as_str() == label);
-        let spec = spec.ok_or_else(|| usage("no --server has this label"))?;
-        Ok((spec.label.clone(), uri.to_owned()))
-    };
-    args.skills.iter().map(one).collect()
+/// Cache and state. Neither is needed to read skills: what cannot be used is a warning.
+struct Storage {
+    cache: Option<Arc<Cache>>,
+    state: Option<PathBuf>,
+    mountpoint: PathBuf,
+    locked: Option<lock::Locked>,
 }
 
-/// Adds a skill named on the command line as soon as its server answers.
-async fn add(host: Arc<Host>, label: Label, uri: String) {
-    loop {
-        match host.add(label.as_str(), &uri).await {
-            Ok(_) => return,
-            Err(e) if host.is_waiting(&label) => {
-                tracing::debug!("{e}");
-                tokio::time::sleep(ADD_GAP).await;
-            }
-            Err(e) => {
-                tracing::warn!("{e}");
-                return;
+impl Storage {
+    fn open(
+        settings: &Settings,
+        mountpoint: &Path,
+        locked: Option<lock::Locked>,
+    ) -> Result<Self, Failure> {
+        let dirs = Dirs::find();
+        let given = settings.cache_dir.as_deref().map(std::path::absolute);
+        let given = given.transpose()?;
+        if let Some(dir) = &given {
+            mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
+        }
+        let cache_dir = given.or(dirs.cache);
+        for dir in [&cache_dir, &dirs.state].into_iter().flatten() {
+            if dir.starts_with(mountpoint) {
+                let text = format!(
+                    "{}: the cache and the state must not lie inside the mount",
+                    dir.display()
+                );
+                return Err(Failure::Usage(text));
             }
         }
-    }
-}
-
-/// Opens cache and state. Neither is needed to read skills: what cannot be used is a warning.
-fn storage(
-    args: &ServerArgs,
-    specs: &[ServerSpec],
-    mountpoint: &Path,
-    locked: Option<&lock::Locked>,
-) -> Result<(Vec<Server>, Option<Arc<Cache>>), Failure> {
-    let dirs = Dirs::find();
-    let cache_dir = args.cache_dir.clone().or(dirs.cache);
-    for dir in [&cache_dir, &dirs.state].into_iter().flatten() {
-        if dir.starts_with(mountpoint) {
-            let text = format!(
-                "{}: the cache and the state must not lie inside the mount",
-                dir.display()
-            );
-            return Err(Failure::Usage(text));
-        }
-    }
-    if let Some(dir) = &args.cache_dir {
-        mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
-    }
-    let warn = |what: &str, e: &dyn std::fmt::Display| {
-        tracing::warn!("{what} is not used: {e}");
-    };
-    let cache = cache_dir.and_then(|dir| {
-        Cache::open(&dir, args.cache_size << 20)
-            .inspect_err(|e| warn("the disk cache", e))
-            .ok()
-    });
-    if let Some(cache) = cache.clone() {
-        tokio::spawn(async move {
-            tokio::time::sleep(COUNT_AFTER).await;
-            let _ = tokio::task::spawn_blocking(move || cache.count()).await;
+        let cache = cache_dir.and_then(|dir| {
+            Cache::open(&dir, settings.cache_size << 20)
+                .inspect_err(|e| unused("the disk cache", e))
+                .ok()
         });
+        if let Some(cache) = cache.clone() {
+            tokio::spawn(async move {
+                tokio::time::sleep(COUNT_AFTER).await;
+                let _ = tokio::task::spawn_blocking(move || cache.count()).await;
+            });
+        }
+        Ok(Self {
+            cache,
+            state: dirs.state,
+            mountpoint: mountpoint.to_owned(),
+            locked,
+        })
     }
-    let server = |spec: &ServerSpec| {
-        let shelf = cache.as_ref().and_then(|cache| {
+
+    /// What the host is told of a server.
+    fn server(&self, wanted: &Wanted) -> Server {
+        let Wanted { spec, dynamic } = wanted;
+        let shelf = self.cache.as_ref().and_then(|cache| {
             let shelf = cache.shelf(&spec.label, &spec.identity);
-            shelf.inspect_err(|e| warn("the disk cache", e)).ok()
+            shelf.inspect_err(|e| unused("the disk cache", e)).ok()
         });
-        let state = dirs.state.as_ref().and_then(|dir| {
-            let state = State::open(dir, &spec.label, &spec.identity, mountpoint);
-            state.inspect_err(|e| warn("the stored state", e)).ok()
+        let state = self.state.as_ref().and_then(|dir| {
+            let state = State::open(dir, &spec.label, &spec.identity, &self.mountpoint);
+            state.inspect_err(|e| unused("the stored state", e)).ok()
         });
-        if let Some(Err(e)) = state
-            .as_ref()
-            .filter(|_| args.new_session)
-            .map(|s| s.save_windows(&[]))
-        {
-            warn("--new-session", &e);
-        }
+        let locked = self.locked.as_ref();
         Server {
             label: spec.label.clone(),
             shown: spec.shown.clone(),
             identity: spec.identity.clone(),
             shelf,
             state,
-            dynamic: match args.allow_dynamic.iter().any(|l| l == spec.label.as_str()) {
-                true => Dynamic::Allowed,
-                false => Dynamic::Declined,
-            },
+            dynamic: *dynamic,
             locked: locked.map(|l| lock::verdicts(l, spec.label.as_str())),
         }
-    };
-    let servers = specs.iter().map(server).collect();
-    Ok((servers, cache))
+    }
+
+    /// Forgets the windows that an earlier run left open.
+    fn drop_windows(servers: &[Server]) {
+        for state in servers.iter().filter_map(|s| s.state.as_ref()) {
+            if let Err(e) = state.save_windows(&[]) {
+                unused("--new-session", &e);
+            }
+        }
+    }
 }
 
-fn start_sessions(
-    args: &ServerArgs,
-    specs: &[ServerSpec],
-    host: &Arc<Host>,
-    mounted: &Mounted,
-) -> io::Result<Vec<Session>> {
-    let guard = mounted.guard();
-    let spawner = Spawner::start(Arc::new(move |group, alive| match alive {
-        true => guard.watch_group(group),
-        false => guard.forget_group(group),
-    }))?;
-    let start_timeout = Duration::from_secs_f64(args.start_timeout);
-    Ok((1u16..)
-        .zip(specs)
-        .map(|(slot, spec)| {
-            let events = Arc::clone(host);
-            let session = Session::start(
-                &spec.label,
-                spec.target.clone(),
-                spawner.clone(),
-                start_timeout,
-                Arc::new(move |event| events.event(slot, event)),
-            );
-            host.attach(slot, session.source());
-            session
-        })
-        .collect())
+fn unused(what: &str, e: &dyn std::fmt::Display) {
+    tracing::warn!("{what} is not used: {e}");
 }
 
-/// What ends a mount.
+/// What a hang-up means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// The end, as of other programs at a terminal.
+    Ends,
+    /// That the configuration is read again, unless the terminal has gone.
+    Reloads(Terminal),
+}
+
+/// Whether there is a terminal that may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Terminal {
+    There,
+    None,
+}
+
+impl Terminal {
+    /// Looks for the controlling terminal, which cannot be opened once it is gone.
+    fn find() -> Self {
+        match std::fs::File::open("/dev/tty") {
+            Ok(_) => Self::There,
+            Err(_) => Self::None,
+        }
+    }
+}
+
+/// What ends a mount, and what a hang-up does.
 struct End {
     signals: [(Signal, rustix::process::Signal); 3],
     gone: Option<oneshot::Receiver<()>>,
-    asked: Option<tokio::sync::mpsc::Receiver<()>>,
+    asked: tokio::sync::mpsc::Receiver<Windows>,
+    hangup: Hangup,
+    reload: tokio::sync::mpsc::Sender<Reload>,
 }
 
 impl End {
-    fn new() -> io::Result<Self> {
+    fn new(
+        asked: tokio::sync::mpsc::Receiver<Windows>,
+        hangup: Hangup,
+        reload: tokio::sync::mpsc::Sender<Reload>,
+    ) -> io::Result<Self> {
         // Under a limit on the size of files a write must fail, not end the program: the handler
         // stays when this goes.
         drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
@@ -423,39 +551,60 @@ impl End {
         Ok(Self {
             signals,
             gone: None,
-            asked: None,
+            asked,
+            hangup,
+            reload,
         })
     }
 
     /// Waits for a signal.
     async fn signalled(&mut self) -> rustix::process::Signal {
-        let [(term, a), (int, b), (hup, c)] = &mut self.signals;
-        tokio::select! {
-            _ = term.recv() => *a,
-            _ = int.recv() => *b,
-            _ = hup.recv() => *c,
-        }
+        signalled(&mut self.signals).await
     }
 
-    /// Waits for a signal, the user's word, or the mount's disappearance.
-    async fn wait(&mut self) {
-        let (mut gone, mut asked) = (self.gone.take(), self.asked.take());
-        let gone = async {
-            match &mut gone {
-                Some(gone) => drop(gone.await),
-                None => std::future::pending().await,
+    /// Waits for a signal that ends the mount, the user's word, or the mount's disappearance; says
+    /// what becomes of the windows. May be dropped and called again.
+    async fn wait(&mut self) -> Windows {
+        loop {
+            let gone = async {
+                match &mut self.gone {
+                    Some(gone) => drop(gone.await),
+                    None => std::future::pending().await,
+                }
+            };
+            let signal = tokio::select! {
+                signal = signalled(&mut self.signals) => signal,
+                () = gone => return Windows::End,
+                Some(windows) = self.asked.recv() => return windows,
+            };
+            match self.hangup {
+                Hangup::Reloads(terminal)
+                    if signal == rustix::process::Signal::HUP
+                        && (terminal == Terminal::None || Terminal::find() == terminal) =>
+                {
+                    tokio::spawn(reload(self.reload.clone()));
+                }
+                _ => return Windows::End,
             }
-        };
-        let asked = async {
-            match &mut asked {
-                Some(asked) => drop(asked.recv().await),
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = self.signalled() => {}
-            () = gone => {}
-            () = asked => {}
         }
+    }
+}
+
+async fn signalled(
+    signals: &mut [(Signal, rustix::process::Signal); 3],
+) -> rustix::process::Signal {
+    let [(term, a), (int, b), (hup, c)] = signals;
+    tokio::select! {
+        _ = term.recv() => *a,
+        _ = int.recv() => *b,
+        _ = hup.recv() => *c,
+    }
+}
+
+/// Has the configuration read again; what comes of it goes to the log.
+async fn reload(reload: tokio::sync::mpsc::Sender<Reload>) {
+    match servers::ask(&reload).await {
+        Ok(changes) => tracing::info!("reloaded: {changes}"),
+        Err(e) => tracing::warn!("not reloaded: {e}"),
     }
 }

@@ -12,57 +12,80 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where the lines go.
 #[derive(Clone, Copy)]
-pub(super) enum Where<'a> {
-    /// To stdout, every line, and `ready` with the mount point.
-    Stdout(&'a Path),
-    /// To stderr, only what went wrong: stdout belongs to a command, which waits for this to
-    /// end.
+pub(super) enum Where {
+    /// To stdout, every line.
+    Stdout,
+    /// To stdout as lines that stay, also on a terminal: it is left at any moment.
+    Lines,
+    /// To stderr, only what went wrong: stdout belongs to a command.
     Stderr,
 }
 
-/// Shows the servers' first words. Ends when all have spoken; towards stderr also when that takes
-/// too long.
-pub(super) async fn show(
-    specs: &[ServerSpec],
-    mut settled: watch::Receiver<Vec<Option<String>>>,
-    to: Where<'_>,
-) {
-    let started = Instant::now();
-    let width = specs
-        .iter()
-        .map(|s| s.label.as_str().len())
-        .max()
-        .unwrap_or(0);
-    let lines = Lines::start(specs, width, to);
-    let mut shown = vec![false; specs.len()];
-    let mut ready = false;
-    loop {
-        let now = settled.borrow_and_update().clone();
-        for (index, (spec, line)) in specs.iter().zip(&now).enumerate() {
-            if let (Some(line), Some(shown @ false)) = (line, shown.get_mut(index)) {
-                *shown = true;
-                let seconds = started.elapsed().as_secs_f64();
-                let text = format!("{:width$}  {line}, {seconds:.1} s", spec.label.as_str());
-                lines.done(index, line, &text);
-            }
-        }
-        let all = shown.iter().all(|s| *s);
-        if !ready && (all || started.elapsed() >= PATIENCE) {
-            ready = true;
-            match to {
-                Where::Stdout(path) => lines.say(&format!("ready: {}", path.display())),
-                Where::Stderr => return,
-            }
-        }
-        if all {
-            return;
-        }
-        let left = PATIENCE.saturating_sub(started.elapsed());
-        let wait = if ready { Duration::MAX } else { left };
-        if let Ok(Err(_)) = tokio::time::timeout(wait, settled.changed()).await {
-            return;
+/// The servers' first words, as they come.
+pub(super) struct Progress<'a> {
+    specs: &'a [ServerSpec],
+    settled: watch::Receiver<Vec<Option<String>>>,
+    started: Instant,
+    lines: Lines,
+    /// Which servers have spoken.
+    shown: Vec<bool>,
+}
+
+impl<'a> Progress<'a> {
+    /// Nothing has been said yet.
+    pub(super) fn new(
+        specs: &'a [ServerSpec],
+        settled: watch::Receiver<Vec<Option<String>>>,
+        to: Where,
+    ) -> Self {
+        let lines = Lines::start(specs, width(specs), to);
+        Self {
+            specs,
+            settled,
+            started: Instant::now(),
+            lines,
+            shown: vec![false; specs.len()],
         }
     }
+
+    /// Shows what is said until all have spoken, or that takes too long.
+    pub(super) async fn ready(&mut self) {
+        let left = PATIENCE.saturating_sub(self.started.elapsed());
+        let _ = tokio::time::timeout(left, self.all()).await;
+    }
+
+    /// Says that the mount can be used; what is said later is still shown by [`Self::all`].
+    pub(super) fn say_ready(&self, mountpoint: &Path) {
+        self.lines.say(&format!("ready: {}", mountpoint.display()));
+    }
+
+    /// Shows what is said until all have spoken.
+    pub(super) async fn all(&mut self) {
+        loop {
+            self.look();
+            if self.shown.iter().all(|s| *s) || self.settled.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let now = self.settled.borrow_and_update().clone();
+        for (index, (spec, line)) in self.specs.iter().zip(&now).enumerate() {
+            if let (Some(line), Some(shown @ false)) = (line, self.shown.get_mut(index)) {
+                *shown = true;
+                let seconds = self.started.elapsed().as_secs_f64();
+                let (label, width) = (spec.label.as_str(), width(self.specs));
+                let text = format!("{label:width$}  {line}, {seconds:.1} s");
+                self.lines.done(index, line, &text);
+            }
+        }
+    }
+}
+
+fn width(specs: &[ServerSpec]) -> usize {
+    let widths = specs.iter().map(|s| s.label.as_str().len());
+    widths.max().unwrap_or(0)
 }
 
 enum Lines {
@@ -75,8 +98,9 @@ impl Lines {
     fn start(specs: &[ServerSpec], width: usize, to: Where) -> Self {
         match to {
             Where::Stderr => return Self::Errors,
-            Where::Stdout(_) if !io::stdout().is_terminal() => return Self::Plain,
-            Where::Stdout(_) => {}
+            Where::Lines => return Self::Plain,
+            Where::Stdout if !io::stdout().is_terminal() => return Self::Plain,
+            Where::Stdout => {}
         }
         let multi = MultiProgress::new();
         let style = ProgressStyle::with_template("{spinner} {msg}");

@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use transport::{Endpoint, GroupWatch, Launch, Spawner, Target, decode_line};
+pub use transport::{Endpoint, GroupWatch, Launch, Spawner, Target, Written, decode_line};
 pub use wire::{ChildKind, DirChild};
 
 /// An answer that is on its way.

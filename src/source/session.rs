@@ -17,6 +17,7 @@ use crate::domain::manifest::{Declined, Entry};
 use crate::domain::name::Label;
 use crate::domain::text::printable;
 use crate::domain::verify::Untrusted;
+use parking_lot::Mutex;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientRequest, CustomResult, ExtensionCapabilities,
     GetSkillRequest, GetSkillRequestParams, Implementation, ListSkillsRequest,
@@ -69,7 +70,9 @@ pub struct Session {
 }
 
 struct Shared {
-    target: Target,
+    target: Mutex<Target>,
+    /// Told when it is another one.
+    moved: Notify,
     spawner: Spawner,
     start_timeout: Duration,
     events: Events,
@@ -85,7 +88,7 @@ struct Shared {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
-            .field("target", &self.target)
+            .field("target", &*self.target.lock())
             .finish_non_exhaustive()
     }
 }
@@ -164,7 +167,8 @@ impl Session {
         events: Events,
     ) -> Self {
         let shared = Arc::new(Shared {
-            target,
+            target: Mutex::new(target),
+            moved: Notify::new(),
             spawner,
             start_timeout,
             events,
@@ -187,6 +191,13 @@ impl Session {
         let _ = self.task.await;
     }
 
+    /// Reaches the same server in another way from now on, at once: with another environment, other
+    /// headers. Readers wait for the new connection as they did for the first one.
+    pub fn retarget(&self, target: Target) {
+        *self.shared.target.lock() = target;
+        self.shared.moved.notify_one();
+    }
+
     /// What readers ask.
     pub fn source(&self) -> Arc<dyn Source> {
         Arc::clone(&self.shared) as Arc<dyn Source>
@@ -197,6 +208,16 @@ impl Session {
 struct Connected {
     service: RunningService<RoleClient, ClientConfig>,
     group: Option<Group>,
+}
+
+/// How a connection ended.
+enum End {
+    /// It is gone, for this reason.
+    Lost(String),
+    /// The server is to be reached in another way.
+    Moved,
+    /// We were told to stop.
+    Stopped,
 }
 
 /// Why no connection was made.
@@ -223,15 +244,19 @@ impl Shared {
         loop {
             let started = tokio::select! {
                 r = self.connect(&mut era) => r,
+                () = self.moved.notified() => continue,
                 _ = stop.wait_for(|s| *s) => return,
             };
             let since = Instant::now();
             let reason = match started {
-                Ok(connected) => {
-                    let ended = self.serve(connected, era, &mut stop).await;
-                    let Some(reason) = ended else { return };
-                    reason
-                }
+                Ok(connected) => match self.serve(connected, era, &mut stop).await {
+                    End::Lost(reason) => reason,
+                    End::Moved => {
+                        gap = BACKOFF.0;
+                        continue;
+                    }
+                    End::Stopped => return,
+                },
                 Err(reason) => reason,
             };
             if since.elapsed() > STABLE {
@@ -242,6 +267,7 @@ impl Shared {
             gap = gap.mul_f64(BACKOFF.2).min(BACKOFF.1);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                () = self.moved.notified() => gap = BACKOFF.0,
                 _ = stop.wait_for(|s| *s) => return,
             }
         }
@@ -298,7 +324,8 @@ impl Shared {
             reason,
             then: Then::Same,
         };
-        let (result, group) = match &self.target {
+        let target = self.target.lock().clone();
+        let (result, group) = match &target {
             Target::Command(launch) => {
                 let (transport, group) = self
                     .spawner
@@ -380,13 +407,8 @@ impl Shared {
         }
     }
 
-    /// Serves one connection to its end; none if we were told to stop.
-    async fn serve(
-        &self,
-        connected: Connected,
-        era: Era,
-        stop: &mut watch::Receiver<bool>,
-    ) -> Option<String> {
+    /// Serves one connection to its end.
+    async fn serve(&self, connected: Connected, era: Era, stop: &mut watch::Receiver<bool>) -> End {
         let Connected { service, group } = connected;
         let peer = describe(&service, era);
         let number = self.connects.load(Ordering::Relaxed);
@@ -399,7 +421,7 @@ impl Shared {
         let close = service.cancellation_token();
         self.slot.send_replace(Slot::Up(connection.clone()));
         (self.events)(Event::Link(Link::Ready(peer.clone())));
-        let reason = {
+        let end = {
             let closed = service.waiting();
             let exited = async {
                 match &group {
@@ -411,25 +433,29 @@ impl Shared {
                 biased;
                 _ = closed => {
                     let why = self.traces.ended.lock().take();
-                    Some(why.unwrap_or_else(|| self.last_words("the server closed the connection".into())))
+                    End::Lost(why.unwrap_or_else(|| self.last_words("the server closed the connection".into())))
                 }
-                () = exited => Some(self.last_words("the server ended".into())),
-                _ = self.keep_listing(&connection) => None,
-                _ = self.take_hints(&connection.peer) => None,
+                () = exited => End::Lost(self.last_words("the server ended".into())),
+                never = self.keep_listing(&connection) => match never {},
+                never = self.take_hints(&connection.peer) => match never {},
                 () = self.lost.heard(number) => {
                     let why = self.traces.ended.lock().take();
-                    Some(why.unwrap_or_else(|| "the connection was lost".to_owned()))
+                    End::Lost(why.unwrap_or_else(|| "the connection was lost".to_owned()))
                 }
-                _ = stop.wait_for(|s| *s) => None,
+                () = self.moved.notified() => End::Moved,
+                _ = stop.wait_for(|s| *s) => End::Stopped,
             }
         };
         close.cancel();
-        self.slot
-            .send_replace(Slot::Down(reason.clone().unwrap_or_default()));
+        self.slot.send_replace(match &end {
+            End::Lost(reason) => Slot::Down(reason.clone()),
+            End::Moved => Slot::Starting,
+            End::Stopped => Slot::Down("the mount is stopping".into()),
+        });
         if let Some(group) = group {
             group.end().await;
         }
-        reason
+        end
     }
 
     /// Lists after connecting and then on request, for as long as the connection lives.

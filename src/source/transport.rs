@@ -33,12 +33,12 @@ use serde_json::value::RawValue;
 use sse_stream::SseStream;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -67,8 +67,8 @@ pub enum Target {
     Http(Endpoint),
 }
 
-/// How a child process is started.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// How a child process is started. Arguments and values may be secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Launch {
     /// The program and its arguments, never seen by a shell.
     pub argv: Vec<String>,
@@ -76,15 +76,46 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     /// Where it starts; where the daemon did, if nothing is said.
     pub cwd: Option<PathBuf>,
+    /// What messages say.
+    pub written: Written,
 }
 
-/// A streamable HTTP endpoint.
+/// A program and a directory as the user wrote them, if that is not what they are: what a variable
+/// stands for may be a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The program.
+    pub program: Option<String>,
+    /// The directory.
+    pub cwd: Option<String>,
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.env.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Launch")
+            .field("words", &self.argv.len())
+            .field("env", &names)
+            .field("written", &self.written)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A streamable HTTP endpoint. URL and values may hold secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Endpoint {
     /// Its URL.
     pub url: String,
     /// What each request carries beside what the protocol asks for. Secrets, mostly.
     pub headers: HeaderMap,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("headers", &self.headers.keys().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a child process leaves for `status`.
@@ -480,10 +511,20 @@ impl Spawner {
         traces: Arc<Traces>,
     ) -> Result<(ChildTransport, Group), String> {
         let (program, args) = launch.argv.split_first().ok_or("the command is empty")?;
-        let path = find(program)?;
+        let written = launch.written.program.as_ref().unwrap_or(program);
+        if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+            let cwd = cwd.display().to_string();
+            return Err(format!(
+                "the directory {:?} to start in does not exist; make it, or correct cwd",
+                launch.written.cwd.as_ref().unwrap_or(&cwd)
+            ));
+        }
+        let path = find(launch, program, written)?;
         let mut command = Command::new(path);
         command.args(args).process_group(0).kill_on_drop(true);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+        // What a service manager is told is about us.
+        command.env_remove("NOTIFY_SOCKET");
         if let Some(cwd) = &launch.cwd {
             command.current_dir(cwd);
         }
@@ -500,7 +541,7 @@ impl Spawner {
             .send(job)
             .map_err(|_| "the spawner thread has ended")?;
         let child = result.await.map_err(|_| "the spawner thread has ended")?;
-        let mut child = child.map_err(|e| format!("cannot start {program:?}: {e}"))?;
+        let mut child = child.map_err(|e| format!("cannot start {written:?}: {e}"))?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
@@ -558,8 +599,9 @@ fn confine(command: &mut Command) {
     }
 }
 
-/// Finds a program as a shell would, for a better message than "not found".
-fn find(program: &str) -> Result<PathBuf, String> {
+/// Finds a program as a shell would, for a better message than "not found". What the message shows
+/// of it is what was written.
+fn find(launch: &Launch, program: &str, written: &str) -> Result<PathBuf, String> {
     let usable = |path: &PathBuf| {
         path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
     };
@@ -571,23 +613,41 @@ fn find(program: &str) -> Result<PathBuf, String> {
     } else {
         ""
     };
+    // Where the child starts is where its relative paths are looked for.
+    let from = launch.cwd.as_deref().unwrap_or(Path::new(""));
     if program.contains('/') {
-        let path = PathBuf::from(program);
+        let path = from.join(program);
         return match path.exists() {
             _ if usable(&path) => Ok(path),
             true => Err(format!(
-                "{program:?} is not executable; run: chmod +x {program}"
+                "{written:?} is not executable; run: chmod +x {written}"
             )),
             false => Err(format!(
-                "{program:?} does not exist; give a command, a URL or a directory of skills{hint}"
+                "{written:?} does not exist; give a command, a URL or a directory of skills{hint}"
             )),
         };
     }
-    let path = std::env::var("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(usable).ok_or_else(|| {
-        format!(
-            "command {program:?} not found; PATH is {path}; give its full path or extend PATH{hint}"
-        )
+    let own = launch.env.iter().rev().find(|(name, _)| name == "PATH");
+    let path = match own {
+        Some((_, path)) => path.clone(),
+        None => std::env::var("PATH").unwrap_or_default(),
+    };
+    let places = std::env::split_paths(&path).map(|dir| from.join(dir).join(program));
+    let places: Vec<PathBuf> = places.collect();
+    if let Some(place) = places.iter().find(|p| usable(p)) {
+        return Ok(place.clone());
+    }
+    let whose = match own {
+        Some(_) => " (from env)",
+        None => "",
+    };
+    Err(match places.iter().any(|p| p.is_file()) {
+        true => format!(
+            "command {written:?} is not executable; PATH is {path}{whose}; run chmod +x on its file"
+        ),
+        false => format!(
+            "command {written:?} not found; PATH is {path}{whose}; give its full path or extend PATH{hint}"
+        ),
     })
 }
 

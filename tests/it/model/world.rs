@@ -322,7 +322,7 @@ impl World {
             Op::Tamper(l, which, how) => self.tamper(l, which, how),
             Op::Restart { crash } => {
                 if !crash {
-                    host.end();
+                    host.end(mount_skills::host::Windows::End);
                 }
                 drop(host);
                 self.process = None;

@@ -1,0 +1,312 @@
+//! How a mount is run: the command line before our own file before the defaults.
+//!
+//! **Invariant:** a setting stands in one file at most, as a label does: which of two counts is
+//! never a question of order.
+
+use super::document::{Entry, Node, Value};
+use super::{BadConfig, Machine, Place};
+use crate::cli::{self, ApprovalArg, HoldArg, ServerArgs};
+use crate::domain::text::Quoted;
+use clap::ValueEnum;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where a mount is, unless somebody says otherwise.
+const MOUNTPOINT: &str = "/mnt/skills";
+const TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const CACHE_SIZE: u64 = 1024;
+/// Sizes above this many MiB are no sizes of a disk.
+const MAX_CACHE_SIZE: u64 = 1 << 40;
+
+/// The settings of a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Where to mount, for a mount that is not that of one command.
+    pub mountpoint: PathBuf,
+    /// What it takes to read a skill.
+    pub approval: ApprovalArg,
+    /// What ends a window.
+    pub hold: HoldArg,
+    /// How long a read may wait for a server.
+    pub timeout: Duration,
+    /// How long a server may take to start, if nothing is said of that server.
+    pub start_timeout: Duration,
+    /// Where checked files are kept, if not where the XDG rules say.
+    pub cache_dir: Option<PathBuf>,
+    /// How much of them, in MiB.
+    pub cache_size: u64,
+    /// Each setting with its value and where that comes from, for people.
+    pub shown: Vec<Shown>,
+}
+
+/// A setting for people.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Shown {
+    /// Its name in a file.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// `command line`, `default` or a place in a file.
+    pub from: String,
+}
+
+/// A value, and where it stands.
+#[derive(Debug, Clone)]
+struct Set<T> {
+    value: T,
+    place: Place,
+}
+
+/// The settings of files.
+#[derive(Debug, Default)]
+pub(super) struct FileSettings {
+    mountpoint: Option<Set<String>>,
+    approval: Option<Set<ApprovalArg>>,
+    hold: Option<Set<HoldArg>>,
+    timeout: Option<Set<Duration>>,
+    start_timeout: Option<Set<Duration>>,
+    cache_dir: Option<Set<String>>,
+    cache_size: Option<Set<u64>>,
+}
+
+/// Seconds that make a sensible deadline.
+pub(super) fn seconds(node: &Node) -> Option<Duration> {
+    match &node.value {
+        Value::Number(text) => cli::seconds(text).ok().map(Duration::from_secs_f64),
+        _ => None,
+    }
+}
+
+fn text(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Text(text) if !text.is_empty() => Some(text),
+        _ => None,
+    }
+}
+
+fn choice<T: ValueEnum>(node: &Node) -> Option<T> {
+    text(node).and_then(|text| T::from_str(text, false).ok())
+}
+
+fn mebibytes(node: &Node) -> Option<u64> {
+    match &node.value {
+        Value::Number(text) => text.parse().ok().filter(|n| *n <= MAX_CACHE_SIZE),
+        _ => None,
+    }
+}
+
+impl FileSettings {
+    /// Reads one setting of our own file.
+    pub(super) fn read(&mut self, entry: &Entry, place: &Place) -> Result<(), BadConfig> {
+        let node = &entry.node;
+        fn put<T>(slot: &mut Option<Set<T>>, value: Option<T>, place: &Place) -> bool {
+            *slot = value.map(|value| Set {
+                value,
+                place: place.clone(),
+            });
+            slot.is_some()
+        }
+        let (good, expected) = match entry.key.as_str() {
+            "mountpoint" => (
+                put(&mut self.mountpoint, text(node).map(str::to_owned), place),
+                "a path",
+            ),
+            "approval" => (
+                put(&mut self.approval, choice(node), place),
+                "\"server\" or \"each\"",
+            ),
+            "hold" => (
+                put(&mut self.hold, choice(node), place),
+                "\"release\", \"reload\" or \"none\"",
+            ),
+            "timeout" => (
+                put(&mut self.timeout, seconds(node), place),
+                "a number of seconds from 0.1 to 3600",
+            ),
+            "start-timeout" => (
+                put(&mut self.start_timeout, seconds(node), place),
+                "a number of seconds from 0.1 to 3600",
+            ),
+            "cache-dir" => (
+                put(&mut self.cache_dir, text(node).map(str::to_owned), place),
+                "a path",
+            ),
+            "cache-size" => (
+                put(&mut self.cache_size, mebibytes(node), place),
+                "a number of MiB",
+            ),
+            other => {
+                let why = format!(
+                    "{}: not known; expected mountpoint, approval, hold, timeout, start-timeout, \
+                     cache-dir, cache-size or [servers.LABEL] (Codex: [mcp_servers.NAME])",
+                    Quoted(other)
+                );
+                let place = place.clone();
+                return Err(BadConfig::Syntax { place, why });
+            }
+        };
+        if good {
+            return Ok(());
+        }
+        let found = match &node.value {
+            Value::Text(text) => Quoted(text).to_string(),
+            Value::Number(number) => number.clone(),
+            _ => node.kind().into(),
+        };
+        Err(BadConfig::Syntax {
+            place: place.clone(),
+            why: format!("{}: found {found}, expected {expected}", entry.key),
+        })
+    }
+
+    /// Takes over the settings of one more file.
+    pub(super) fn join(&mut self, other: Self) -> Result<(), BadConfig> {
+        fn one<T>(
+            name: &'static str,
+            slot: &mut Option<Set<T>>,
+            other: Option<Set<T>>,
+        ) -> Result<(), BadConfig> {
+            match (&slot, other) {
+                (Some(first), Some(second)) => Err(BadConfig::SetTwice {
+                    name,
+                    first: first.place.clone(),
+                    second: second.place,
+                }),
+                (None, Some(second)) => {
+                    *slot = Some(second);
+                    Ok(())
+                }
+                (_, None) => Ok(()),
+            }
+        }
+        one("mountpoint", &mut self.mountpoint, other.mountpoint)?;
+        one("approval", &mut self.approval, other.approval)?;
+        one("hold", &mut self.hold, other.hold)?;
+        one("timeout", &mut self.timeout, other.timeout)?;
+        one(
+            "start-timeout",
+            &mut self.start_timeout,
+            other.start_timeout,
+        )?;
+        one("cache-dir", &mut self.cache_dir, other.cache_dir)?;
+        one("cache-size", &mut self.cache_size, other.cache_size)
+    }
+
+    /// What is in force.
+    pub(super) fn settle(
+        self,
+        args: &ServerArgs,
+        mountpoint: Option<&Path>,
+        machine: &Machine,
+    ) -> Result<Settings, BadConfig> {
+        let mut shown = Vec::new();
+        let path = |set: Option<Set<String>>| -> Result<_, BadConfig> {
+            let Some(Set { value, place }) = set else {
+                return Ok(None);
+            };
+            match machine.path(&value, &place.dir()) {
+                Ok(value) => Ok(Some(Set { value, place })),
+                Err(why) => Err(BadConfig::Syntax { place, why }),
+            }
+        };
+        let cache_dir = path(self.cache_dir)?;
+        let duration = |given: Option<f64>| given.map(Duration::from_secs_f64);
+        Ok(Settings {
+            mountpoint: choose(
+                &mut shown,
+                "mountpoint",
+                |path| path.display().to_string(),
+                mountpoint.map(Path::to_owned),
+                path(self.mountpoint)?,
+                MOUNTPOINT.into(),
+            ),
+            approval: choose(
+                &mut shown,
+                "approval",
+                name,
+                args.approval,
+                self.approval,
+                ApprovalArg::default(),
+            ),
+            hold: choose(
+                &mut shown,
+                "hold",
+                name,
+                args.hold,
+                self.hold,
+                HoldArg::default(),
+            ),
+            timeout: choose(
+                &mut shown,
+                "timeout",
+                as_seconds,
+                duration(args.timeout),
+                self.timeout,
+                TIMEOUT,
+            ),
+            start_timeout: choose(
+                &mut shown,
+                "start-timeout",
+                as_seconds,
+                duration(args.start_timeout),
+                self.start_timeout,
+                START_TIMEOUT,
+            ),
+            cache_dir: choose(
+                &mut shown,
+                "cache-dir",
+                |dir: &Option<PathBuf>| match dir {
+                    Some(dir) => dir.display().to_string(),
+                    None => "the user's cache directory".into(),
+                },
+                args.cache_dir.clone().map(Some),
+                cache_dir.map(|set| Set {
+                    value: Some(set.value),
+                    place: set.place,
+                }),
+                None,
+            ),
+            cache_size: choose(
+                &mut shown,
+                "cache-size",
+                |mib| format!("{mib} MiB"),
+                args.cache_size,
+                self.cache_size,
+                CACHE_SIZE,
+            ),
+            shown,
+        })
+    }
+}
+
+fn name<T: ValueEnum>(value: &T) -> String {
+    let name = value.to_possible_value();
+    name.map(|v| v.get_name().to_owned()).unwrap_or_default()
+}
+
+fn as_seconds(duration: &Duration) -> String {
+    format!("{} s", duration.as_secs_f64())
+}
+
+/// The value of the command line before that of a file before the default, noted for people.
+fn choose<T>(
+    shown: &mut Vec<Shown>,
+    name: &'static str,
+    text: impl Fn(&T) -> String,
+    given: Option<T>,
+    file: Option<Set<T>>,
+    default: T,
+) -> T {
+    let (value, from) = match (given, file) {
+        (Some(value), _) => (value, "command line".to_owned()),
+        (None, Some(set)) => (set.value, set.place.to_string()),
+        (None, None) => (default, "default".to_owned()),
+    };
+    shown.push(Shown {
+        name,
+        value: text(&value),
+        from,
+    });
+    value
+}
