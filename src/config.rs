@@ -1,5 +1,7 @@
 //! What the user says of a server: `LABEL=TARGET`.
 
+pub mod credentials;
+
 use crate::domain::digest::Digest;
 use crate::domain::name::Label;
 use crate::source::{Endpoint, Launch, Target};

@@ -60,6 +60,18 @@ pub struct ServerArgs {
     /// URL, or a directory of skills. May be given more than once.
     #[arg(long = "server", short = 's', value_name = "LABEL=TARGET")]
     pub servers: Vec<String>,
+    /// A header that each request to a server at a URL carries. May be given more than once. The
+    /// process list shows it: for a secret take --bearer-env or --bearer-file.
+    #[arg(long = "header", value_name = "LABEL=NAME: VALUE")]
+    pub headers: Vec<String>,
+    /// The environment variable with the bearer token for a server at a URL. May be given more
+    /// than once.
+    #[arg(long, value_name = "LABEL=VARIABLE")]
+    pub bearer_env: Vec<String>,
+    /// The file with the bearer token for a server at a URL; read again when it changes. May be
+    /// given more than once.
+    #[arg(long, value_name = "LABEL=FILE")]
+    pub bearer_file: Vec<String>,
     /// A skill that its server does not list, by the URI of its SKILL.md. May be given more than
     /// once.
     #[arg(long = "skill", value_name = "LABEL=URI")]

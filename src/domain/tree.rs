@@ -1049,6 +1049,8 @@ pub enum Absent {
     Starting,
     /// Its server cannot be reached.
     Down,
+    /// Its server lets us not in.
+    Locked,
 }
 
 /// What is below a label.

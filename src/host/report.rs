@@ -197,7 +197,7 @@ fn server_status(
     let now = slot.now.lock();
     let peer = match &now.link {
         Link::Ready(peer) => Some(peer),
-        Link::Starting | Link::Down { .. } => None,
+        Link::Starting | Link::Down { .. } | Link::NeedsCredentials { .. } => None,
     };
     let (state, reason) = match &now.link {
         Link::Starting => ("starting", None),
@@ -212,6 +212,7 @@ fn server_status(
                 .map(|e| format!("the listing failed: {e}")),
         ),
         Link::Down { reason } => ("down", Some(reason.clone())),
+        Link::NeedsCredentials { reason } => ("needs-credentials", Some(reason.clone())),
     };
     let (listing, listing_reason) = match branch {
         // Only what the tree shows counts as a listing.

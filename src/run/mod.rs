@@ -5,6 +5,7 @@
 
 mod complete;
 mod lock;
+mod login;
 mod mount;
 mod progress;
 

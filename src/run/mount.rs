@@ -4,8 +4,9 @@
 //! mount is up before a server is started, and all is taken down in the opposite order.
 
 use super::progress::{self, Where};
-use super::{Dirs, Failure, ServerArgs, lock};
+use super::{Dirs, Failure, ServerArgs, lock, login};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
+use crate::config::credentials::{self, Given};
 use crate::config::{self, ServerSpec};
 use crate::control::Control;
 use crate::domain::name::Label;
@@ -148,7 +149,14 @@ fn with_mount(
         .map_err(io::Error::from)?;
     let program = std::env::current_exe()?.display().to_string();
     let find_dir = |path: &Path| path.is_dir().then(|| path.canonicalize().ok()).flatten();
-    let specs = config::parse_servers(&args.servers, &program, &find_dir)
+    let mut specs = config::parse_servers(&args.servers, &program, &find_dir)
+        .map_err(|e| Failure::Usage(e.to_string()))?;
+    let given = Given {
+        headers: &args.headers,
+        bearer_env: &args.bearer_env,
+        bearer_file: &args.bearer_file,
+    };
+    credentials::give(&mut specs, given, &|name| std::env::var(name).ok())
         .map_err(|e| Failure::Usage(e.to_string()))?;
     let named = named_skills(args, &specs)?;
     if let Some(label) = args
@@ -382,6 +390,7 @@ fn start_sessions(
             let session = Session::start(
                 &spec.label,
                 spec.target.clone(),
+                login::vault(spec),
                 spawner.clone(),
                 start_timeout,
                 Arc::new(move |event| events.event(slot, event)),

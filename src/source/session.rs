@@ -8,6 +8,7 @@
 //! Absent on purpose: polling. A listing is asked for after connecting, when somebody needs it,
 //! and again with growing gaps while it has not come whole.
 
+use super::auth::{Auth, Vault};
 use super::listing::{Gather, Question};
 use super::pace::Pace;
 use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces};
@@ -70,6 +71,8 @@ pub struct Session {
 
 struct Shared {
     target: Target,
+    /// The token of a server over HTTP.
+    auth: Option<Arc<Auth>>,
     spawner: Spawner,
     start_timeout: Duration,
     events: Events,
@@ -94,7 +97,7 @@ impl std::fmt::Debug for Shared {
 enum Slot {
     Starting,
     Up(Connection),
-    Down(String),
+    Down(SourceError),
 }
 
 #[derive(Clone)]
@@ -155,16 +158,22 @@ impl Method {
 }
 
 impl Session {
-    /// Starts the task of a server.
+    /// Starts the task of a server. `vault` is where a login for it is kept, if it can have one.
     pub fn start(
         label: &Label,
         target: Target,
+        vault: Option<Arc<dyn Vault>>,
         spawner: Spawner,
         start_timeout: Duration,
         events: Events,
     ) -> Self {
+        let auth = match &target {
+            Target::Http(endpoint) => Some(Auth::new(label.to_string(), endpoint, vault)),
+            Target::Command(_) => None,
+        };
         let shared = Arc::new(Shared {
             target,
+            auth,
             spawner,
             start_timeout,
             events,
@@ -201,7 +210,7 @@ struct Connected {
 
 /// Why no connection was made.
 struct Failure {
-    reason: String,
+    error: SourceError,
     then: Then,
 }
 
@@ -226,34 +235,49 @@ impl Shared {
                 _ = stop.wait_for(|s| *s) => return,
             };
             let since = Instant::now();
-            let reason = match started {
+            let error = match started {
                 Ok(connected) => {
                     let ended = self.serve(connected, era, &mut stop).await;
-                    let Some(reason) = ended else { return };
-                    reason
+                    let Some(error) = ended else { return };
+                    error
                 }
-                Err(reason) => reason,
+                Err(error) => error,
             };
             if since.elapsed() > STABLE {
                 gap = BACKOFF.0;
             }
-            self.publish_down(reason);
+            let other_credentials = self.other_credentials(&error);
+            self.publish_down(&error);
             let wait = gap.mul_f64(1.0 + jitter() * 0.2).max(self.pace.left());
             gap = gap.mul_f64(BACKOFF.2).min(BACKOFF.1);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                () = other_credentials => gap = BACKOFF.0,
                 _ = stop.wait_for(|s| *s) => return,
             }
         }
     }
 
-    fn publish_down(&self, reason: String) {
-        self.slot.send_replace(Slot::Down(reason.clone()));
-        (self.events)(Event::Link(Link::Down { reason }));
+    /// Ends when a server that let us not in may be shown something else.
+    async fn other_credentials(&self, error: &SourceError) {
+        match (error, &self.auth) {
+            (SourceError::NeedsCredentials(_), Some(auth)) => auth.changed().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn publish_down(&self, error: &SourceError) {
+        self.slot.send_replace(Slot::Down(error.clone()));
+        let reason = in_short(error);
+        let link = match error {
+            SourceError::NeedsCredentials(_) => Link::NeedsCredentials { reason },
+            _ => Link::Down { reason },
+        };
+        (self.events)(Event::Link(link));
     }
 
     /// Makes a connection by either handshake; leaves the one to try first next time.
-    async fn connect(&self, era: &mut Era) -> Result<Connected, String> {
+    async fn connect(&self, era: &mut Era) -> Result<Connected, SourceError> {
         let first = *era;
         let other = match first {
             Era::Discover => Era::Initialize,
@@ -264,23 +288,27 @@ impl Shared {
             Err(failure) => failure,
         };
         match failure.then {
-            Then::Same => Err(failure.reason),
+            Then::Same => Err(failure.error),
             Then::OtherLater => {
                 *era = other;
-                Err(failure.reason)
+                Err(failure.error)
             }
             Then::Other => match self.connect_as(other).await {
                 Ok(connected) => {
                     *era = other;
                     Ok(connected)
                 }
-                Err(second) => Err(format!(
+                Err(Failure {
+                    error: e @ SourceError::NeedsCredentials(_),
+                    ..
+                }) => Err(e),
+                Err(second) => Err(SourceError::Down(format!(
                     "{} by {}; {} by {}",
-                    failure.reason,
+                    in_short(&failure.error),
                     first.as_str(),
-                    second.reason,
+                    in_short(&second.error),
                     other.as_str()
-                )),
+                ))),
             },
         }
     }
@@ -295,7 +323,7 @@ impl Shared {
             Era::Initialize => ClientLifecycleMode::Initialize,
         };
         let same = |reason| Failure {
-            reason,
+            error: SourceError::Down(reason),
             then: Then::Same,
         };
         let (result, group) = match &self.target {
@@ -312,17 +340,19 @@ impl Shared {
                 )
             }
             Target::Http(endpoint) => {
+                let auth = self.auth.clone();
+                let auth = auth.ok_or_else(|| same("it has no place for credentials".into()))?;
                 let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str())
                     .max_concurrent_requests(256)
                     .max_json_response_size(MAX_TYPED)
                     .max_sse_event_size(MAX_TYPED);
-                let client = RawHttp::new(endpoint).map_err(same)?;
+                let client = RawHttp::new(endpoint, auth).map_err(same)?;
                 let transport = StreamableHttpClientTransport::with_client(client, config);
                 let start = client_config().serve_with_lifecycle(transport, mode);
                 (tokio::time::timeout(self.start_timeout, start).await, None)
             }
         };
-        let (reason, then) = match result {
+        let (error, then) = match result {
             Ok(Ok(service)) => {
                 service
                     .peer()
@@ -332,7 +362,10 @@ impl Shared {
             }
             Ok(Err(e)) => self.explain(e),
             Err(_) => (
-                format!("no answer within {} s", self.start_timeout.as_secs()),
+                SourceError::Down(format!(
+                    "no answer within {} s",
+                    self.start_timeout.as_secs()
+                )),
                 Then::Other,
             ),
         };
@@ -340,44 +373,49 @@ impl Shared {
             Some(group) => group.end().await,
             None => None,
         };
-        let reason = match exit.filter(|_| then == Then::OtherLater) {
+        let error = match exit.filter(|_| then == Then::OtherLater) {
             Some(status) => {
-                self.last_words(format!("the server ended ({status}) before it answered"))
+                self.last_words(&format!("the server ended ({status}) before it answered"))
             }
-            None => reason,
+            None => error,
         };
-        Err(Failure { reason, then })
+        Err(Failure { error, then })
     }
 
-    fn explain(&self, e: ClientInitializeError) -> (String, Then) {
+    fn explain(&self, e: ClientInitializeError) -> (SourceError, Then) {
         match e {
             ClientInitializeError::ConnectionClosed(_) => match self.traces.ended.lock().take() {
                 // It was us who closed it.
                 Some(why) => (why, Then::Same),
-                None => ("the server closed the connection".into(), Then::OtherLater),
+                None => {
+                    let why = "the server closed the connection".to_owned();
+                    (SourceError::Down(why), Then::OtherLater)
+                }
             },
             ClientInitializeError::JsonRpcError(e) => {
                 let text = printable(&e.message, 200);
-                (
-                    format!("the server answered with error {}: {text}", e.code.0),
-                    Then::Other,
-                )
+                let text = format!("the server answered with error {}: {text}", e.code.0);
+                (SourceError::Down(text), Then::Other)
             }
             ClientInitializeError::TransportError { error, .. } => {
                 self.take_pause(&*error.error);
-                (describe_transport(&*error.error), Then::Same)
+                (self.describe_transport(&*error.error), Then::Same)
             }
-            e => (printable(&e.to_string(), 300), Then::Other),
+            e => (
+                SourceError::Down(printable(&e.to_string(), 300)),
+                Then::Other,
+            ),
         }
     }
 
     /// A reason with the last line the server wrote to stderr, which usually says more.
-    fn last_words(&self, reason: String) -> String {
+    fn last_words(&self, reason: &str) -> SourceError {
         let stderr = self.traces.stderr();
-        match stderr.lines().rev().find(|l| !l.trim().is_empty()) {
+        let line = stderr.lines().rev().find(|l| !l.trim().is_empty());
+        SourceError::Down(match line {
             Some(line) => format!("{reason}; its last words: {}", printable(line, 200)),
-            None => reason,
-        }
+            None => reason.to_owned(),
+        })
     }
 
     /// Serves one connection to its end; none if we were told to stop.
@@ -386,7 +424,7 @@ impl Shared {
         connected: Connected,
         era: Era,
         stop: &mut watch::Receiver<bool>,
-    ) -> Option<String> {
+    ) -> Option<SourceError> {
         let Connected { service, group } = connected;
         let peer = describe(&service, era);
         let number = self.connects.load(Ordering::Relaxed);
@@ -411,21 +449,21 @@ impl Shared {
                 biased;
                 _ = closed => {
                     let why = self.traces.ended.lock().take();
-                    Some(why.unwrap_or_else(|| self.last_words("the server closed the connection".into())))
+                    Some(why.unwrap_or_else(|| self.last_words("the server closed the connection")))
                 }
-                () = exited => Some(self.last_words("the server ended".into())),
+                () = exited => Some(self.last_words("the server ended")),
                 _ = self.keep_listing(&connection) => None,
                 _ = self.take_hints(&connection.peer) => None,
                 () = self.lost.heard(number) => {
                     let why = self.traces.ended.lock().take();
-                    Some(why.unwrap_or_else(|| "the connection was lost".to_owned()))
+                    Some(why.unwrap_or_else(lost_connection))
                 }
                 _ = stop.wait_for(|s| *s) => None,
             }
         };
         close.cancel();
         self.slot
-            .send_replace(Slot::Down(reason.clone().unwrap_or_default()));
+            .send_replace(Slot::Down(reason.clone().unwrap_or_else(lost_connection)));
         if let Some(group) = group {
             group.end().await;
         }
@@ -574,7 +612,7 @@ impl Shared {
                 let silence = self.traces.silence();
                 if silence > self.start_timeout {
                     let why = format!("it hangs: no message for {} s", silence.as_secs());
-                    *self.traces.ended.lock() = Some(why.clone());
+                    *self.traces.ended.lock() = Some(SourceError::Down(why.clone()));
                     self.report_lost(connection, why);
                 }
                 Ask::Failed(SourceError::TimedOut(left))
@@ -583,7 +621,8 @@ impl Shared {
                 Ask::Failed(SourceError::Malformed("not a result of this method".into()))
             }
             ServiceError::TransportSend(e) => {
-                let text = describe_transport(&*e.error);
+                let error = self.describe_transport(&*e.error);
+                let text = in_short(&error);
                 if self.take_pause(&*e.error).is_some() {
                     return Ask::Later(text);
                 }
@@ -598,9 +637,9 @@ impl Shared {
                     // Said of a file it may be about that file; said of what every read needs it
                     // is about all of them, and the server must not be asked by each.
                     Some(e) if is_refusal(e) && !method.is_of_one_file() && self.pace.refused() => {
-                        *self.traces.ended.lock() = Some(text.clone());
-                        self.report_lost(connection, text.clone());
-                        Ask::Failed(SourceError::Down(text))
+                        *self.traces.ended.lock() = Some(error.clone());
+                        self.report_lost(connection, text);
+                        Ask::Failed(error)
                     }
                     // An answer, if not the one that was asked for: it is about this request, and
                     // the next one may fare better.
@@ -609,6 +648,36 @@ impl Shared {
             }
             e => self.report_lost(connection, printable(&e.to_string(), 300)),
         }
+    }
+
+    /// What went wrong on the way, with its causes: "connection refused" is at the end of them.
+    fn describe_transport(&self, error: &(dyn std::error::Error + 'static)) -> SourceError {
+        let http = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
+        let (mut text, mut cause) = match http {
+            Some(StreamableHttpError::Client(e)) => (e.to_string(), std::error::Error::source(e)),
+            Some(StreamableHttpError::AuthRequired(e)) => {
+                let auth = self.auth.as_ref();
+                let advice = auth.map(|auth| auth.advice(&e.www_authenticate_header));
+                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+            }
+            Some(StreamableHttpError::InsufficientScope(e)) => {
+                let scope = e.required_scope.as_deref().unwrap_or_default();
+                let auth = self.auth.as_ref();
+                let advice = auth.map(|auth| auth.advice_on_scope(scope));
+                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+            }
+            Some(StreamableHttpError::HttpStatus(e)) if e.status == 403 => {
+                let advice = self.auth.as_ref().map(|auth| auth.advice_on_scope(""));
+                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+            }
+            Some(StreamableHttpError::HttpStatus(e)) => (format!("HTTP status {}", e.status), None),
+            _ => (error.to_string(), error.source()),
+        };
+        while let Some(e) = cause {
+            text = format!("{text}: {e}");
+            cause = e.source();
+        }
+        SourceError::Down(printable(&text, 300))
     }
 
     /// Tells the task that this connection is gone.
@@ -630,13 +699,13 @@ impl Shared {
         let connection = match waited {
             Ok(Ok(slot)) => match &*slot {
                 Slot::Up(connection) => Ok(connection.clone()),
-                _ => Err(SourceError::Down("gone".into())),
+                _ => Err(lost_connection()),
             },
             Ok(Err(_)) => Err(SourceError::Down("the mount is stopping".into())),
             Err(_) => match &*self.slot.borrow() {
                 Slot::Starting => Err(SourceError::TimedOut(patience)),
-                Slot::Down(reason) => Err(SourceError::Down(reason.clone())),
-                Slot::Up(_) => Err(SourceError::Down("the connection was lost".into())),
+                Slot::Down(error) => Err(error.clone()),
+                Slot::Up(_) => Err(lost_connection()),
             },
         }?;
         if connection.skills {
@@ -793,23 +862,16 @@ fn is_refusal(e: &StreamableHttpError<reqwest::Error>) -> bool {
     }
 }
 
-/// What went wrong on the way, with its causes: "connection refused" is at the end of them.
-fn describe_transport(error: &(dyn std::error::Error + 'static)) -> String {
-    let http = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-    let (mut text, mut cause) = match http {
-        Some(StreamableHttpError::Client(e)) => (e.to_string(), std::error::Error::source(e)),
-        Some(StreamableHttpError::AuthRequired(_)) => (
-            "HTTP 401: it asks for credentials, which cannot be given yet".to_owned(),
-            None,
-        ),
-        Some(StreamableHttpError::HttpStatus(e)) => (format!("HTTP status {}", e.status), None),
-        _ => (error.to_string(), error.source()),
-    };
-    while let Some(e) = cause {
-        text = format!("{text}: {e}");
-        cause = e.source();
+/// An error without the words that say its kind.
+fn in_short(error: &SourceError) -> String {
+    match error {
+        SourceError::Down(reason) | SourceError::NeedsCredentials(reason) => reason.clone(),
+        error => error.to_string(),
     }
-    printable(&text, 300)
+}
+
+fn lost_connection() -> SourceError {
+    SourceError::Down("the connection was lost".into())
 }
 
 /// Does what takes a while where nobody waits for it.

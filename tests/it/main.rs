@@ -20,6 +20,7 @@ mod cli;
 mod commands;
 mod conformance;
 mod crash;
+mod credentials;
 mod faults;
 mod faults_life;
 mod faults_protocol;

@@ -1,0 +1,577 @@
+//! The bearer token of a server over HTTP: where it comes from, when it is another one, and what
+//! helps if the server does not take it.
+//!
+//! A token comes from a variable, from a file, or from a login that is kept in a [`Vault`]. Files
+//! and logins are looked at before each request and read again when they changed, so that a new
+//! token needs no new mount. A login's token is renewed shortly before it expires, beside the
+//! requests, or when the server refuses it.
+//!
+//! **Invariants**
+//! - One renewal at a time, in all processes that share a login: a server may take a refresh token
+//!   only once. Who waited for another's renewal uses what it brought.
+//! - A server that refuses a new token as well is not asked for the next one at once, and a refresh
+//!   token that was refused for good is not shown again.
+//! - A refresh token goes to the place where the user logged in, which is kept with it: a server
+//!   cannot name another one later.
+//! - A secret is in no text: not in Debug, errors or the log.
+
+use crate::domain::text::{printable, word};
+use http::HeaderValue;
+use parking_lot::Mutex;
+use rmcp::transport::auth::{
+    AuthError, AuthorizationManager, AuthorizationMetadata, CredentialStore,
+    InMemoryCredentialStore, OAuthClientConfig, StoredCredentials,
+};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A token is at most this long.
+const MAX_TOKEN: u64 = 64 << 10;
+/// How long before its end a token is renewed; for short-lived ones half their life.
+const EARLY: u64 = 30;
+/// The gap after a renewal that did not help.
+const RENEWAL_GAP: Duration = Duration::from_secs(10);
+/// How often somebody who has no use for the old token looks for another one.
+const LOOK_GAP: Duration = Duration::from_millis(500);
+
+/// A text that no output shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// A token without the blanks around it; none if a header cannot carry it.
+    pub fn token(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let fits = !text.is_empty() && HeaderValue::from_str(text).is_ok();
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    /// The text itself.
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// A bearer token that the user gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Token {
+    /// What a variable of the environment held at the start.
+    Variable {
+        /// Its name.
+        variable: String,
+        /// Its value.
+        secret: Secret,
+    },
+    /// What a file holds.
+    File(PathBuf),
+}
+
+/// Differs whenever a file was written or replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// The stamp of a file with these attributes.
+    pub fn of(inode: u64, size: u64, changed: (i64, i64)) -> Self {
+        Self {
+            inode,
+            size,
+            changed,
+        }
+    }
+}
+
+/// Where the login for one server is kept. `store` has it; this folder does not know `store`.
+pub trait Vault: Send + Sync {
+    /// The stamp of what is kept; none if nothing is.
+    fn stamp(&self) -> Option<Stamp>;
+
+    /// What is kept. Blocks on the disk.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    fn load(&self) -> io::Result<Option<String>>;
+
+    /// Keeps this instead, whole or not at all. Blocks on the disk.
+    ///
+    /// # Errors
+    /// What was kept before stays.
+    fn save(&self, login: &str) -> io::Result<()>;
+
+    /// Takes turns with others who renew or replace the login; holds until it is dropped. Blocks.
+    ///
+    /// # Errors
+    /// There is no turn to be had.
+    fn turn(&self) -> io::Result<Box<dyn Send>>;
+}
+
+/// A login as it is kept.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Login {
+    /// The server, as it was named at the login.
+    pub(super) url: String,
+    /// What the server called itself there: the resource that the tokens are for.
+    pub(super) resource: String,
+    pub(super) client_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client_secret: Option<String>,
+    pub(super) redirect_uri: String,
+    /// Where tokens are renewed and taken back.
+    pub(super) metadata: AuthorizationMetadata,
+    pub(super) credentials: StoredCredentials,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").finish_non_exhaustive()
+    }
+}
+
+/// The fields of a token response that are looked at here.
+#[derive(Deserialize)]
+struct Tokens {
+    access_token: String,
+    #[serde(default)]
+    refresh_token: Option<String>,
+    #[serde(default)]
+    expires_in: Option<u64>,
+}
+
+impl Login {
+    /// Reads a kept login.
+    pub(super) fn read(vault: &dyn Vault) -> io::Result<Option<Self>> {
+        let Some(text) = vault.load()? else {
+            return Ok(None);
+        };
+        // The message of a parser may quote the text.
+        let damaged = |_| io::Error::new(io::ErrorKind::InvalidData, "it is damaged");
+        serde_json::from_str(&text).map(Some).map_err(damaged)
+    }
+
+    /// Keeps it.
+    pub(super) fn write(&self, vault: &dyn Vault) -> io::Result<()> {
+        vault.save(&serde_json::to_string(self)?)
+    }
+
+    fn tokens(&self) -> Option<Tokens> {
+        let response = self.credentials.token_response.as_ref()?;
+        serde_json::from_value(serde_json::to_value(response).ok()?).ok()
+    }
+
+    pub(super) fn refresh_token(&self) -> Option<Secret> {
+        Some(Secret(self.tokens()?.refresh_token?))
+    }
+
+    pub(super) fn access_token(&self) -> Option<Secret> {
+        Secret::token(&self.tokens()?.access_token)
+    }
+
+    /// When the token is due, in seconds since the epoch: to be renewed, and over.
+    fn end(&self) -> Option<(u64, u64)> {
+        let life = self.tokens()?.expires_in.filter(|life| *life > 0)?;
+        let end = self.credentials.token_received_at?.saturating_add(life);
+        Some((end.saturating_sub(EARLY.min(life / 2)), end))
+    }
+
+    /// Asks for new tokens, at the place where the user logged in.
+    async fn renewed(mut self) -> Result<Self, AuthError> {
+        let store = InMemoryCredentialStore::new();
+        store.save(self.credentials.clone()).await?;
+        // Metadata is not looked for, so the URL serves only as the name of the resource.
+        let url = self.resource.as_str();
+        let mut manager = AuthorizationManager::new_allowing_private_addresses(url).await?;
+        manager.set_metadata(self.metadata.clone());
+        manager.set_credential_store(store.clone());
+        let mut config = OAuthClientConfig::new(&self.client_id, &self.redirect_uri);
+        if let Some(secret) = &self.client_secret {
+            config = config.with_client_secret(secret);
+        }
+        manager.configure_client(config)?;
+        manager.refresh_token().await?;
+        if let Some(credentials) = store.load().await? {
+            self.credentials = credentials;
+        }
+        Ok(self)
+    }
+}
+
+/// Where a server's token comes from.
+enum Origin {
+    /// The URL or a header has all there is to show.
+    Elsewhere,
+    Given(Token),
+    Login(Arc<dyn Vault>),
+    /// Nothing was given, and no login can be kept.
+    Nowhere,
+}
+
+/// What is known of the token.
+#[derive(Default)]
+struct Held {
+    stamp: Option<Stamp>,
+    token: Option<Secret>,
+    /// To be renewed, and over.
+    end: Option<(u64, u64)>,
+    refresh: Option<Secret>,
+    /// Why there is no token, or no new one.
+    trouble: Option<String>,
+    /// The token that the server took last.
+    taken: Option<Secret>,
+    /// The refresh token that was refused for good.
+    spent: Option<Secret>,
+    /// The last renewal that was tried because of a refusal, or failed.
+    tried: Option<Instant>,
+}
+
+/// Why a token is to be renewed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Expiry,
+    Refusal,
+}
+
+/// The token of one server.
+pub(super) struct Auth {
+    label: String,
+    origin: Origin,
+    held: Mutex<Held>,
+    /// Held by the one who renews.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Auth {
+    /// For a server at an endpoint; `vault` is where its login is kept.
+    pub(super) fn new(
+        label: String,
+        endpoint: &super::Endpoint,
+        vault: Option<Arc<dyn Vault>>,
+    ) -> Arc<Self> {
+        let origin = match (&endpoint.token, vault) {
+            (Some(token), _) => Origin::Given(token.clone()),
+            (None, _) if endpoint.keys() > 0 => Origin::Elsewhere,
+            (None, Some(vault)) => Origin::Login(vault),
+            (None, None) => Origin::Nowhere,
+        };
+        Arc::new(Self {
+            label,
+            origin,
+            held: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// The token for the next request, if there is one. Waits only for a login that has expired.
+    pub(super) async fn token(self: &Arc<Self>) -> Option<Secret> {
+        let (token, end) = self.look();
+        let now = now();
+        let Some((_, over)) = end.filter(|(due, _)| *due <= now) else {
+            return token;
+        };
+        let used = token.clone();
+        if over <= now {
+            self.renew(used, Why::Expiry).await;
+            return self.look().0;
+        }
+        // The token is still good, and somebody may be at it.
+        if self.turn.try_lock().is_ok() {
+            let auth = Arc::clone(self);
+            tokio::spawn(async move { auth.renew(used, Why::Expiry).await });
+        }
+        token
+    }
+
+    /// The server refused a token; another one to try, if there is one.
+    pub(super) async fn refused(self: &Arc<Self>, used: Option<&Secret>) -> Option<Secret> {
+        let other = |token: Option<Secret>| token.filter(|t| Some(t) != used);
+        if let Some(token) = other(self.look().0) {
+            return Some(token);
+        }
+        self.renew(used.cloned(), Why::Refusal).await;
+        other(self.look().0)
+    }
+
+    /// The server took a token.
+    pub(super) fn taken(&self, used: Option<&Secret>) {
+        let mut held = self.held.lock();
+        if held.taken.as_ref() != used {
+            held.taken = used.cloned();
+        }
+    }
+
+    /// Ends when there is another token than the one that was just refused.
+    pub(super) async fn changed(&self) {
+        let before = self.stamp();
+        loop {
+            tokio::time::sleep(LOOK_GAP).await;
+            if self.stamp() != before {
+                return;
+            }
+        }
+    }
+
+    /// What a 401 means here, and what helps. `challenge` is what the server says it wants.
+    pub(super) fn advice(&self, challenge: &str) -> String {
+        let trouble = self.held.lock().trouble.clone();
+        let label = word(&self.label);
+        let basic = challenge
+            .get(..5)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic"));
+        match &self.origin {
+            Origin::Elsewhere => {
+                "HTTP 401: the given credentials are not accepted; mount again with others".into()
+            }
+            Origin::Given(Token::Variable { variable, .. }) => format!(
+                "HTTP 401: the token in {} is not accepted; mount again with another",
+                printable(variable, 100)
+            ),
+            Origin::Given(Token::File(file)) => {
+                let file = shown(file);
+                let what = trouble.unwrap_or_else(|| "its token is not accepted".into());
+                format!("HTTP 401: {file}: {what}; write another token there")
+            }
+            Origin::Login(_) | Origin::Nowhere if basic => {
+                "HTTP 401: it wants a user and a password; give them in the URL: https://USER:PASSWORD@HOST/"
+                    .into()
+            }
+            Origin::Login(_) => match trouble {
+                Some(trouble) => {
+                    format!("HTTP 401: {trouble}; run: mount-skills login {label}")
+                }
+                None => format!("HTTP 401; run: mount-skills login {label}"),
+            },
+            Origin::Nowhere => {
+                format!("HTTP 401; mount with a token: --bearer-file {label}=FILE")
+            }
+        }
+    }
+
+    /// What a 403 means here, and what helps. `scope` is what the server says is missing.
+    pub(super) fn advice_on_scope(&self, scope: &str) -> String {
+        let text = "HTTP 403: the credentials do not suffice";
+        match &self.origin {
+            Origin::Login(_) if !scope.is_empty() => format!(
+                "{text}; run: mount-skills login --scope {} {}",
+                word(&printable(scope, 200)),
+                word(&self.label)
+            ),
+            Origin::Login(_) => format!("{text}; run: mount-skills login {}", word(&self.label)),
+            Origin::Given(Token::File(file)) => {
+                format!("{text}; write a token that does to {}", shown(file))
+            }
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => {
+                format!("{text}; mount again with others")
+            }
+        }
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        match &self.origin {
+            Origin::Given(Token::File(file)) => {
+                let meta = file.metadata().ok()?;
+                let changed = (meta.ctime(), meta.ctime_nsec());
+                Some(Stamp::of(meta.ino(), meta.size(), changed))
+            }
+            Origin::Login(vault) => vault.stamp(),
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => None,
+        }
+    }
+
+    /// The token, read again if it may be another one, and when it is due and over.
+    fn look(&self) -> (Option<Secret>, Option<(u64, u64)>) {
+        if let Origin::Given(Token::Variable { secret, .. }) = &self.origin {
+            return (Some(secret.clone()), None);
+        }
+        let stamp = self.stamp();
+        let mut held = self.held.lock();
+        if stamp != held.stamp {
+            let kept = Held {
+                taken: held.taken.take(),
+                spent: held.spent.take(),
+                tried: held.tried.take(),
+                ..Held::default()
+            };
+            *held = Held {
+                stamp,
+                ..self.read(kept)
+            };
+        } else if stamp.is_none() && held.trouble.is_none() {
+            // A file that never was there.
+            if let Origin::Given(Token::File(file)) = &self.origin {
+                held.trouble = read_token(file).err();
+            }
+        }
+        (held.token.clone(), held.end)
+    }
+
+    fn read(&self, kept: Held) -> Held {
+        match &self.origin {
+            Origin::Given(Token::File(file)) => match read_token(file) {
+                Ok(token) => Held {
+                    token: Some(token),
+                    ..kept
+                },
+                Err(why) => Held {
+                    trouble: Some(why),
+                    ..kept
+                },
+            },
+            Origin::Login(vault) => match Login::read(vault.as_ref()) {
+                Ok(login) => kept.with(login.as_ref()),
+                Err(e) => Held {
+                    trouble: Some(format!("the login cannot be read: {e}")),
+                    ..kept
+                },
+            },
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => kept,
+        }
+    }
+
+    /// Replaces a token of a login by another one, if that may be tried.
+    async fn renew(self: &Arc<Self>, used: Option<Secret>, why: Why) {
+        let Origin::Login(vault) = &self.origin else {
+            return;
+        };
+        let (auth, vault) = (Arc::clone(self), Arc::clone(vault));
+        // A task of its own: who asked may be gone before the answer comes, and the old refresh
+        // token may be worth nothing by then.
+        let task = tokio::spawn(async move { auth.renew_in_turn(&vault, used, why).await });
+        let _ = task.await;
+    }
+
+    async fn renew_in_turn(&self, vault: &Arc<dyn Vault>, used: Option<Secret>, why: Why) {
+        let _turn = self.turn.lock().await;
+        // Before the lock on disk, so that those who only waited do not touch it.
+        if self.look().0 != used || !self.may_renew(used.as_ref(), why) {
+            return;
+        }
+        let others = Arc::clone(vault);
+        let others = tokio::task::spawn_blocking(move || others.turn()).await;
+        let login = match others {
+            // Another process may have been faster.
+            Ok(Ok(_)) if self.look().0 != used => return,
+            Ok(Ok(turn)) => Login::read(vault.as_ref()).map(|login| (login, turn)),
+            Ok(Err(e)) => Err(e),
+            Err(e) => Err(io::Error::other(e)),
+        };
+        let (login, turn) = match login {
+            Ok((Some(login), turn)) => (login, turn),
+            Ok((None, _)) => return,
+            Err(e) => {
+                self.held.lock().trouble = Some(format!("the login cannot be renewed: {e}"));
+                return;
+            }
+        };
+        let refresh = login.refresh_token();
+        if why == Why::Refusal {
+            self.held.lock().tried = Some(Instant::now());
+        }
+        match login.renewed().await {
+            Ok(login) => {
+                let file = Arc::clone(vault);
+                let saved = tokio::task::spawn_blocking(move || {
+                    let saved = login.write(file.as_ref());
+                    // Only now may others look.
+                    drop(turn);
+                    (login, saved)
+                });
+                if let Ok((login, saved)) = saved.await {
+                    self.adopt(&login, saved);
+                }
+            }
+            Err(e) => {
+                let mut held = self.held.lock();
+                held.tried = Some(Instant::now());
+                let text = match e {
+                    AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired => {
+                        held.spent = refresh;
+                        "the last login has ended".to_owned()
+                    }
+                    e => format!("renewing it failed: {}", printable(&e.to_string(), 200)),
+                };
+                tracing::warn!("{}: {text}", self.label);
+                held.trouble = Some(text);
+            }
+        }
+    }
+
+    /// Goes on with a renewed login, also if it cannot be kept.
+    fn adopt(&self, login: &Login, saved: io::Result<()>) {
+        if let Err(e) = saved {
+            tracing::warn!(
+                "{}: the renewed login cannot be stored; when this mount ends it has ended as well: {e}",
+                self.label
+            );
+        }
+        let stamp = self.stamp();
+        let mut held = self.held.lock();
+        let kept = Held {
+            taken: held.taken.take(),
+            tried: held.tried.take(),
+            ..Held::default()
+        };
+        *held = Held {
+            stamp,
+            ..kept.with(Some(login))
+        };
+    }
+
+    /// Whether a renewal may help.
+    fn may_renew(&self, used: Option<&Secret>, why: Why) -> bool {
+        let held = self.held.lock();
+        let late = held.tried.is_none_or(|at| at.elapsed() > RENEWAL_GAP);
+        let fresh = held.refresh.is_some() && held.refresh != held.spent;
+        let proved = why == Why::Refusal && used.is_some() && held.taken.as_ref() == used;
+        fresh && (late || proved && held.trouble.is_none())
+    }
+}
+
+impl Held {
+    /// The token of a login.
+    fn with(self, login: Option<&Login>) -> Self {
+        let refresh = login.and_then(Login::refresh_token);
+        let ended = refresh.is_some() && refresh == self.spent;
+        Self {
+            token: login.and_then(Login::access_token),
+            end: login.and_then(Login::end),
+            refresh,
+            trouble: ended.then(|| "the last login has ended".to_owned()),
+            ..self
+        }
+    }
+}
+
+fn shown(file: &Path) -> String {
+    printable(&file.display().to_string(), 200)
+}
+
+/// Reads a file that holds a token and nothing else.
+fn read_token(file: &Path) -> Result<Secret, String> {
+    let mut text = String::new();
+    let open = File::open(file).and_then(|f| f.take(MAX_TOKEN).read_to_string(&mut text));
+    match open {
+        Ok(_) => Secret::token(&text).ok_or_else(|| "it holds no token".to_owned()),
+        // Its message must not quote the content.
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err("it holds no token".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs())
+}
