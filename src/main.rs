@@ -14,6 +14,8 @@ fn main() -> ExitCode {
         true => asked,
         false => format!("off,mount_skills={asked},rmcp::handler::server::skill_catalog={asked}"),
     };
+    // Its word on a login holds what the login is made of.
+    let filter = format!("{filter},rmcp::transport::auth=warn");
     let filter = EnvFilter::try_new(&filter).unwrap_or_else(|e| {
         let _ = writeln!(
             std::io::stderr(),

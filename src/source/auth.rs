@@ -285,7 +285,7 @@ impl Auth {
         let used = token.clone();
         if over <= now {
             self.renew(used, Why::Expiry).await;
-            return self.look().0;
+            return self.current();
         }
         // The token is still good, and somebody may be at it.
         if self.turn.try_lock().is_ok() {
@@ -298,11 +298,20 @@ impl Auth {
     /// The server refused a token; another one to try, if there is one.
     pub(super) async fn refused(self: &Arc<Self>, used: Option<&Secret>) -> Option<Secret> {
         let other = |token: Option<Secret>| token.filter(|t| Some(t) != used);
-        if let Some(token) = other(self.look().0) {
+        if let Some(token) = other(self.current()) {
             return Some(token);
         }
-        self.renew(used.cloned(), Why::Refusal).await;
-        other(self.look().0)
+        // Without one, a renewal was tried just before.
+        self.renew(Some(used?.clone()), Why::Refusal).await;
+        other(self.current())
+    }
+
+    /// The token, unless it is over and was to be renewed: some servers end the whole login of one
+    /// who shows an old token.
+    fn current(&self) -> Option<Secret> {
+        let (token, end) = self.look();
+        let over = end.is_some_and(|(_, over)| over <= now());
+        token.filter(|_| !over || self.held.lock().refresh.is_none())
     }
 
     /// The server took a token.

@@ -12,6 +12,7 @@ mod auth;
 pub mod listing;
 mod pace;
 pub mod session;
+pub mod sign_in;
 mod transport;
 pub mod wire;
 

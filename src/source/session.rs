@@ -634,6 +634,15 @@ impl Shared {
                     Some(StreamableHttpError::Client(_)) | None => {
                         self.report_lost(connection, text)
                     }
+                    // It knows us no longer, whatever it was asked; said twice running it is meant for
+                    // all we ask.
+                    Some(StreamableHttpError::AuthRequired(_)) => {
+                        if self.pace.refused() {
+                            *self.traces.ended.lock() = Some(error.clone());
+                            self.report_lost(connection, text);
+                        }
+                        Ask::Failed(error)
+                    }
                     // Said of a file it may be about that file; said of what every read needs it
                     // is about all of them, and the server must not be asked by each.
                     Some(e) if is_refusal(e) && !method.is_of_one_file() && self.pace.refused() => {
@@ -853,10 +862,10 @@ impl Source for Shared {
     }
 }
 
-/// Whether a reply says that we may not ask: without credentials, or in a session that is no more.
+/// Whether a reply says that we may not ask, with these credentials or in this session.
 fn is_refusal(e: &StreamableHttpError<reqwest::Error>) -> bool {
     match e {
-        StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_) => true,
+        StreamableHttpError::InsufficientScope(_) => true,
         StreamableHttpError::HttpStatus(e) => (400..500).contains(&e.status),
         _ => false,
     }

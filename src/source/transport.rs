@@ -58,9 +58,6 @@ const STDERR_TAIL: usize = 16 * 1024;
 /// How long a child may take to end once its stdin is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// What we call ourselves to servers over HTTP.
-pub(super) const USER_AGENT: &str = concat!("mount-skills/", env!("CARGO_PKG_VERSION"));
-
 /// How long an ended child's output is read on.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -657,6 +654,14 @@ fn same_origin(attempt: reqwest::redirect::Attempt) -> reqwest::redirect::Action
     }
 }
 
+/// What all our HTTP clients have in common.
+pub(super) fn client_builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .connect_timeout(Duration::from_secs(10))
+        .redirect(reqwest::redirect::Policy::custom(same_origin))
+        .user_agent(concat!("mount-skills/", env!("CARGO_PKG_VERSION")))
+}
+
 /// One of at most two attempts to send something.
 struct Attempt {
     used: Option<Secret>,
@@ -683,13 +688,10 @@ impl RawHttp {
     /// A client with pooled connections and the proxy rules of the environment. No overall
     /// timeout: each request has its own deadline.
     pub(super) fn new(endpoint: &Endpoint, auth: Arc<Auth>) -> Result<Self, String> {
-        let client = reqwest::Client::builder()
+        let client = client_builder()
             .default_headers(endpoint.headers.clone())
-            .connect_timeout(Duration::from_secs(10))
             .read_timeout(Duration::from_secs(120))
             .pool_idle_timeout(Duration::from_secs(60))
-            .redirect(reqwest::redirect::Policy::custom(same_origin))
-            .user_agent(USER_AGENT)
             .build()
             .map_err(|e| e.to_string())?;
         Ok(Self { client, auth })

@@ -1,8 +1,12 @@
 //! What servers over HTTP are shown to let us in, and what becomes of it.
 
-use crate::rig::{Rig, ok, skill, skill_md, until, wait};
+use crate::rig::{Out, Proc, Rig, installed, ok, run, server_file, skill, skill_md, until, wait};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Files to read one after the other, each at most once.
@@ -166,7 +170,7 @@ fn c31_credentials_for_no_server_or_for_a_process_are_exit_code_2_and_name_no_se
             ["--bearer-file", "lab=/dev/null"],
         ),
     ] {
-        let out = crate::rig::run(&mut rig.daemon_command(&[("lab", server)], &flags));
+        let out = run(&mut rig.daemon_command(&[("lab", server)], &flags));
         assert_eq!(out.code, Some(2), "{out:?}");
         assert!(
             ["lab", "other", "LABEL"]
@@ -176,4 +180,392 @@ fn c31_credentials_for_no_server_or_for_a_process_are_exit_code_2_and_name_no_se
         );
         assert!(!out.err.contains("SECRET"), "{out:?}");
     }
+}
+
+/// A server that one logs in to, and that issues its tokens itself.
+struct OAuth {
+    url: String,
+    log: PathBuf,
+}
+
+impl OAuth {
+    /// Starts it, with access tokens that are good for so many seconds.
+    fn start(rig: &mut Rig, life: u32, flags: &[&str]) -> Self {
+        let skills = rig.dir().join("skills");
+        let dir = skills.join("s");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("SKILL.md"), skill_md("s")).unwrap();
+        for n in 0..40 {
+            fs::write(dir.join(format!("{n}.txt")), format!("{n}\n")).unwrap();
+        }
+        let said = rig.dir().join("oauth.url");
+        let mut command = rig.command(installed("venv/bin/python"));
+        command
+            .arg(server_file("oauth_server.py"))
+            .arg(&skills)
+            .arg(&said)
+            .arg(life.to_string());
+        rig.keep_server(command.args(flags).stdout(Stdio::null()));
+        let url = wait("a server to listen", 60.0, || {
+            fs::read_to_string(&said).ok()
+        });
+        let log = rig.dir().join("oauth.url.log");
+        Self { url, log }
+    }
+
+    /// The requests for a path so far.
+    fn seen(&self, path: &str) -> Vec<Value> {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let rows = text.lines().filter(|l| l.ends_with('}'));
+        let rows = rows.map(|l| serde_json::from_str::<Value>(l).unwrap());
+        rows.filter(|r| r["path"] == path).collect()
+    }
+
+    /// How many requests for skills were turned away so far.
+    fn refused(&self) -> usize {
+        let rows = self.seen("/mcp").into_iter();
+        rows.filter(|r| r["status"] == 401).count()
+    }
+
+    /// How often a refresh token was used so far.
+    fn renewals(&self) -> usize {
+        let rows = self.seen("/token").into_iter();
+        rows.filter(|r| r["refresh"] == true).count()
+    }
+
+    /// Makes the server do something, as its description says.
+    fn act(&self, what: &str) {
+        get(&self.url, &format!("/test/{what}"));
+    }
+}
+
+/// Gets a path of the server of a URL.
+fn get(url: &str, path: &str) -> String {
+    let address = url.strip_prefix("http://").unwrap();
+    let address = address.split('/').next().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// A user who opens a page and agrees: what the browser shows in the end, and where.
+fn browse(rig: &Rig, page: &str) -> String {
+    let script = "import sys, urllib.request as r\n\
+        try:\n    answer = r.urlopen(sys.argv[1], timeout=20)\n\
+        except r.HTTPError as e:\n    answer = e\n\
+        print(answer.url, answer.read().decode())";
+    run(rig.command("python3").args(["-c", script, page])).good()
+}
+
+/// A `login` that waits for the browser, and the page it wants opened.
+fn login(rig: &Rig, args: &[&str]) -> (Proc, String) {
+    let proc = Proc::spawn(rig.command(&rig.bin).arg("login").args(args));
+    let page = wait("a page to open", 20.0, || {
+        let said = proc.err_so_far();
+        let page = said.lines().find(|l| l.starts_with("http"));
+        let whole = said.contains("paste the address");
+        page.filter(|_| whole).map(str::to_owned)
+    });
+    (proc, page)
+}
+
+/// Logs in.
+#[track_caller]
+fn log_in(rig: &Rig, args: &[&str]) -> String {
+    let (proc, page) = login(rig, args);
+    let shown = browse(rig, &page);
+    assert!(shown.contains("go back to the terminal"), "{shown}");
+    let out = proc.finish(30.0).good();
+    assert!(out.starts_with("logged in to"), "{out}");
+    out
+}
+
+/// Waits until a label has no use for its credentials; why.
+#[track_caller]
+fn locked(rig: &Rig, label: &str) -> String {
+    wait("a server that needs credentials", 20.0, || {
+        let status = rig.server(label);
+        let locked = status["state"] == "needs-credentials";
+        locked.then(|| status["reason"].as_str().unwrap().to_owned())
+    })
+}
+
+#[track_caller]
+fn pass(seconds: u64) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    until("some time to pass", 60.0, || Instant::now() > end);
+}
+
+#[test]
+fn c31_a_login_serves_a_running_mount_is_renewed_once_ends_and_is_made_anew() {
+    let mut rig = Rig::new();
+    let server = OAuth::start(&mut rig, 4, &[]);
+    let mut command = rig.daemon_command(&[("lab", &server.url)], &[]);
+    command.env("MOUNT_SKILLS_LOG", "mount_skills=trace,rmcp=debug");
+    rig.mount_with(command);
+    let reason = locked(&rig, "lab");
+    assert_eq!(reason, "HTTP 401; run: mount-skills login lab");
+    assert_eq!(rig.ls("lab"), Err("EACCES"));
+    // Where it is, the mount knows.
+    log_in(&rig, &["lab"]);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/0.txt"), ok("0\n"));
+    let stored = rig.stored("state");
+    let login = |p: &PathBuf| p.file_name().is_some_and(|n| n == "login.json");
+    let file = stored.iter().find(|(p, _)| login(p)).unwrap();
+    assert_eq!(file.1, 0o600);
+
+    // It expires, and eight readers find that out at once.
+    pass(6);
+    let (refused, renewed) = (server.refused(), server.renewals());
+    let readers: Vec<_> = (1..9)
+        .map(|n| (n, rig.cat_later(&format!("lab/s/{n}.txt"))))
+        .collect();
+    for (n, reader) in readers {
+        let got = rig.outcome("a reader", reader.finish(20.0));
+        assert_eq!(got, ok(&format!("{n}\n")));
+    }
+    assert_eq!(server.refused(), refused, "not one is turned away");
+    assert_eq!(server.renewals(), renewed + 1, "one renewal for all");
+
+    // The server ends it: what was read reads on, and it is left alone.
+    server.act("revoke");
+    let (refused, renewed) = (server.refused(), server.renewals());
+    let got = rig.cat("lab/s/10.txt");
+    assert!(
+        matches!(got, Err("EIO" | "EACCES" | "EHOSTDOWN")),
+        "{got:?}"
+    );
+    let mut n = 11;
+    let end = Instant::now() + Duration::from_secs(6);
+    until("6 s to pass", 20.0, || {
+        assert!(rig.cat(&format!("lab/s/{n}.txt")).is_err());
+        assert_eq!(rig.cat("lab/s/1.txt"), ok("1\n"));
+        n = (n + 1).min(19);
+        Instant::now() > end
+    });
+    let reason = locked(&rig, "lab");
+    assert_eq!(
+        reason,
+        "HTTP 401: the last login has ended; run: mount-skills login lab"
+    );
+    assert_eq!(rig.cat("lab/s/19.txt"), Err("EACCES"));
+    assert_eq!(
+        server.renewals(),
+        renewed + 1,
+        "a spent token is shown once"
+    );
+    let refused = server.refused() - refused;
+    assert!(refused <= 12, "{refused} requests in 6 s");
+
+    log_in(&rig, &["lab"]);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/20.txt"), ok("20\n"));
+
+    let out = rig.cli(&["logout", "lab"]).good();
+    assert_eq!(out, "logged out of lab\n");
+    let revoked = server.seen("/revoke");
+    let revoked = revoked.iter().filter(|r| r["status"] == 200).count();
+    assert_eq!(revoked, 2, "both tokens");
+    assert!(!rig.stored("state").iter().any(|(p, _)| login(p)));
+    assert!(rig.cat("lab/s/21.txt").is_err());
+    assert_eq!(rig.cat("lab/s/20.txt"), ok("20\n"));
+    until("a read that knows better", 20.0, || {
+        rig.cat("lab/s/22.txt") == Err("EACCES")
+    });
+    assert_eq!(locked(&rig, "lab"), "HTTP 401; run: mount-skills login lab");
+    let out = rig.cli(&["logout", "lab"]).good();
+    assert_eq!(out, "there was no login for lab\n");
+    let all = said(&rig);
+    for secret in ["test_access_token", "test_refresh_token", "test_auth_code"] {
+        assert!(!all.contains(secret), "{secret}: {all}");
+    }
+}
+
+#[test]
+fn c31_two_mounts_share_a_login_and_renew_it_once() {
+    let mut rig = Rig::new();
+    let server = OAuth::start(&mut rig, 4, &[]);
+    log_in(&rig, &["lab", "--url", &server.url]);
+    let mut other = Rig::beside(&rig, "other");
+    for mount in [&mut rig, &mut other] {
+        mount.mount(
+            &[("lab", &server.url)],
+            &["--cache-dir", "/nonexistent/cache"],
+        );
+    }
+    let both = [&rig, &other];
+    both.iter().for_each(|m| m.ready("lab"));
+    for round in 0..2 {
+        pass(6);
+        let (refused, renewed) = (server.refused(), server.renewals());
+        let readers: Vec<_> = both
+            .iter()
+            .flat_map(|m| (0..4).map(move |n| (*m, round * 4 + n)))
+            .map(|(m, n)| (n, m.cat_later(&format!("lab/s/{n}.txt"))))
+            .collect();
+        for (n, reader) in readers {
+            let got = rig.outcome("a reader", reader.finish(20.0));
+            assert_eq!(got, ok(&format!("{n}\n")));
+        }
+        assert_eq!(server.refused(), refused);
+        assert_eq!(server.renewals(), renewed + 1, "for both mounts");
+    }
+}
+
+#[test]
+fn c31_a_renewal_that_fails_for_now_is_tried_again_and_needs_nobody() {
+    let mut rig = Rig::new();
+    let server = OAuth::start(&mut rig, 4, &[]);
+    log_in(&rig, &["lab", "--url", &server.url]);
+    rig.mount(&[("lab", &server.url)], &[]);
+    rig.ready("lab");
+    pass(6);
+    server.act("break");
+    let renewed = server.renewals();
+    let got = rig.cat("lab/s/0.txt");
+    assert!(
+        matches!(got, Err("EIO" | "EACCES" | "EHOSTDOWN")),
+        "{got:?}"
+    );
+    assert!(rig.cat("lab/s/1.txt").is_err());
+    assert_eq!(server.renewals(), renewed + 1, "not by each reader");
+    let words = rig.words();
+    assert!(words.contains("renewing it failed"), "{words}");
+    until("another try", 40.0, || rig.cat("lab/s/2.txt") == ok("2\n"));
+    assert_eq!(server.renewals(), renewed + 2);
+}
+
+#[test]
+fn c31_a_login_that_comes_to_nothing_says_why_and_changes_nothing() {
+    let mut rig = Rig::new();
+    let server = OAuth::start(&mut rig, 60, &[]);
+    let failed = |out: Out, word: &str| {
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(out.err.contains(word), "{word}: {out:?}");
+    };
+    failed(
+        rig.cli(&["login", "lab"]),
+        "mount-skills login lab --url URL",
+    );
+    log_in(&rig, &["lab", "--url", &server.url]);
+    let login = |rig: &Rig| {
+        let files = rig.stored("state").into_iter().map(|(p, _)| p);
+        let mut files = files.filter(|p| p.file_name().is_some_and(|n| n == "login.json"));
+        fs::read_to_string(files.next().unwrap()).unwrap()
+    };
+    let before = login(&rig);
+
+    // Refused by the user.
+    server.act("deny");
+    let (proc, page) = self::login(&rig, &["lab"]);
+    let shown = browse(&rig, &page);
+    assert!(shown.contains("the terminal says more"), "{shown}");
+    failed(proc.finish(20.0), "access_denied");
+    // Nobody comes.
+    let (proc, page) = self::login(&rig, &["lab", "--timeout", "2"]);
+    failed(proc.finish(20.0), "nobody logged in within 2 s");
+    let port = page
+        .split("127.0.0.1%3A")
+        .nth(1)
+        .unwrap()
+        .split("%2F")
+        .next();
+    assert!(TcpStream::connect(format!("127.0.0.1:{}", port.unwrap())).is_err());
+    assert_eq!(login(&rig), before, "what was there is still there");
+
+    // Somebody else comes first: with another state, with none, to other places.
+    let (proc, page) = self::login(&rig, &["lab"]);
+    let port = page
+        .split("127.0.0.1%3A")
+        .nth(1)
+        .unwrap()
+        .split("%2F")
+        .next();
+    let here = format!("http://127.0.0.1:{}/", port.unwrap());
+    for (path, status) in [
+        ("/callback?code=x&state=y", "400"),
+        ("/callback?error=x", "400"),
+        ("/callback", "400"),
+        ("/", "404"),
+        ("/favicon.ico", "404"),
+        ("//evil.example/callback", "404"),
+    ] {
+        let answer = get(&here, path);
+        let first = answer.lines().next().unwrap();
+        assert!(first.contains(status), "{path}: {answer}");
+    }
+    browse(&rig, &page);
+    proc.finish(30.0).good();
+    assert_ne!(login(&rig), before);
+
+    // A server that has nothing to log in to, one that lets everybody in, and none at all.
+    rig.scene("plain", files("SECRET"));
+    let plain = rig.scripted_http("plain");
+    failed(
+        rig.cli(&["login", "lab", "--url", &plain]),
+        "it offers no way to log in",
+    );
+    rig.scene("open", files(""));
+    let open = rig.scripted_http("open");
+    failed(
+        rig.cli(&["login", "lab", "--url", &open]),
+        "it asks for no credentials",
+    );
+    failed(
+        rig.cli(&["login", "lab", "--url", "http://127.0.0.1:9/mcp"]),
+        "refused",
+    );
+    failed(
+        rig.cli(&["login", "lab", "--url", "http://example.org/mcp"]),
+        "is not https",
+    );
+    let out = rig.cli(&["login", "lab", "--url", "http://u:SECRET@127.0.0.1:9/mcp"]);
+    assert_eq!(out.code, Some(2), "{out:?}");
+    assert!(!out.err.contains("SECRET"), "{out:?}");
+    rig.mount(&[("mine", "cat")], &[]);
+    failed(rig.cli(&["login", "mine"]), "it has no login");
+}
+
+#[test]
+fn c31_a_client_that_is_known_logs_in_by_an_address_that_is_pasted() {
+    let mut rig = Rig::new();
+    let server = OAuth::start(&mut rig, 4, &["--secret"]);
+    let out = rig.cli(&["login", "lab", "--url", &server.url]);
+    assert_eq!(out.code, Some(1), "{out:?}");
+    assert!(out.err.contains("--client-id"), "{out:?}");
+    let fifo = rig.dir().join("fifo");
+    run(rig.command("mkfifo").arg(&fifo)).good();
+    let words = ["login", "lab", "--url", &server.url];
+    let mut command = rig.command("bash");
+    let script = "exec \"$0\" \"$@\" <\"$FIFO\"";
+    command.args(["-c", script]).arg(&rig.bin).args(words);
+    command.args(["--client-id", "known", "--client-secret-env", "CLIENT"]);
+    command.env("CLIENT", "SECRET-known").env("FIFO", &fifo);
+    let proc = Proc::spawn(&mut command);
+    let mut stdin = fs::File::options().write(true).open(&fifo).unwrap();
+    let page = wait("a page to open", 20.0, || {
+        let said = proc.err_so_far();
+        let page = said.lines().find(|l| l.starts_with("http"))?.to_owned();
+        said.contains("paste").then_some(page)
+    });
+    // The browser of another machine finds nobody where it is sent.
+    let path = page.split_once("/authorize").unwrap().1;
+    let answer = get(&page, &format!("/authorize{path}"));
+    let to = answer.lines().find_map(|l| l.strip_prefix("location: "));
+    let to = to.unwrap_or_else(|| panic!("{answer}"));
+    write!(stdin, "what?\n{}\n{to}\n", page).unwrap();
+    let out = proc.finish(30.0);
+    assert!(!out.err.contains("SECRET"), "{out:?}");
+    out.good();
+    rig.mount(&[("lab", &server.url)], &[]);
+    rig.ready("lab");
+    pass(6);
+    let renewed = server.renewals();
+    assert_eq!(rig.cat("lab/s/0.txt"), ok("0\n"), "renewed with the secret");
+    assert_eq!(server.renewals(), renewed + 1);
+    assert_eq!(rig.cli(&["logout", "lab"]).good(), "logged out of lab\n");
+    assert!(!said(&rig).contains("SECRET"));
 }
