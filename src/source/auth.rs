@@ -220,10 +220,23 @@ enum Origin {
     Nowhere,
 }
 
+/// What the last login is called when no renewal will help it.
+const ENDED: &str = "the last login has ended";
+
+/// What a file holds.
+#[derive(Default)]
+struct Found {
+    token: Option<Secret>,
+    /// To be renewed, and over.
+    end: Option<(u64, u64)>,
+    refresh: Option<Secret>,
+}
+
 /// What is known of the token.
 #[derive(Default)]
 struct Held {
-    stamp: Option<Stamp>,
+    /// The stamp of what was read last; none before the first look.
+    seen: Option<Option<Stamp>>,
     token: Option<Secret>,
     /// To be renewed, and over.
     end: Option<(u64, u64)>,
@@ -249,6 +262,8 @@ enum Why {
 pub(super) struct Auth {
     label: String,
     origin: Origin,
+    /// Whether headers were given.
+    headers: bool,
     held: Mutex<Held>,
     /// Held by the one who renews.
     turn: tokio::sync::Mutex<()>,
@@ -270,6 +285,7 @@ impl Auth {
         Arc::new(Self {
             label,
             origin,
+            headers: !endpoint.headers.is_empty(),
             held: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         })
@@ -277,7 +293,7 @@ impl Auth {
 
     /// The token for the next request, if there is one. Waits only for a login that has expired.
     pub(super) async fn token(self: &Arc<Self>) -> Option<Secret> {
-        let (token, end) = self.look();
+        let (token, end) = self.look().await;
         let now = now();
         let Some((_, over)) = end.filter(|(due, _)| *due <= now) else {
             return token;
@@ -285,7 +301,7 @@ impl Auth {
         let used = token.clone();
         if over <= now {
             self.renew(used, Why::Expiry).await;
-            return self.current();
+            return self.current().await;
         }
         // The token is still good, and somebody may be at it.
         if self.turn.try_lock().is_ok() {
@@ -298,18 +314,18 @@ impl Auth {
     /// The server refused a token; another one to try, if there is one.
     pub(super) async fn refused(self: &Arc<Self>, used: Option<&Secret>) -> Option<Secret> {
         let other = |token: Option<Secret>| token.filter(|t| Some(t) != used);
-        if let Some(token) = other(self.current()) {
+        if let Some(token) = other(self.current().await) {
             return Some(token);
         }
         // Without one, a renewal was tried just before.
         self.renew(Some(used?.clone()), Why::Refusal).await;
-        other(self.current())
+        other(self.current().await)
     }
 
     /// The token, unless it is over and was to be renewed: some servers end the whole login of one
     /// who shows an old token.
-    fn current(&self) -> Option<Secret> {
-        let (token, end) = self.look();
+    async fn current(self: &Arc<Self>) -> Option<Secret> {
+        let (token, end) = self.look().await;
         let over = end.is_some_and(|(_, over)| over <= now());
         token.filter(|_| !over || self.held.lock().refresh.is_none())
     }
@@ -322,15 +338,22 @@ impl Auth {
         }
     }
 
-    /// Ends when there is another token than the one that was just refused.
-    pub(super) async fn changed(&self) {
-        let before = self.stamp();
+    /// Ends when there is something else to show than what was last read.
+    pub(super) async fn changed(self: &Arc<Self>) {
+        let before = self.held.lock().seen;
         loop {
-            tokio::time::sleep(LOOK_GAP).await;
-            if self.stamp() != before {
+            let auth = Arc::clone(self);
+            let stamp = tokio::task::spawn_blocking(move || auth.stamp()).await;
+            if before.is_none() || stamp.is_ok_and(|stamp| Some(stamp) != before) {
                 return;
             }
+            tokio::time::sleep(LOOK_GAP).await;
         }
+    }
+
+    /// Waits for the end of a renewal: one that is broken off may cost the login.
+    pub(super) async fn settled(&self) {
+        let _turn = self.turn.lock().await;
     }
 
     /// What a 401 means here, and what helps. `challenge` is what the server says it wants.
@@ -357,12 +380,17 @@ impl Auth {
                 "HTTP 401: it wants a user and a password; give them in the URL: https://USER:PASSWORD@HOST/"
                     .into()
             }
-            Origin::Login(_) => match trouble {
-                Some(trouble) => {
-                    format!("HTTP 401: {trouble}; run: mount-skills login {label}")
-                }
-                None => format!("HTTP 401; run: mount-skills login {label}"),
-            },
+            Origin::Login(_) => {
+                let what = match trouble {
+                    Some(trouble) => format!("HTTP 401: {trouble}"),
+                    // It may be meant to do, and not do.
+                    None if self.headers => {
+                        "HTTP 401: the given headers are not accepted".to_owned()
+                    }
+                    None => "HTTP 401".to_owned(),
+                };
+                format!("{what}; run: mount-skills login {label}")
+            }
             Origin::Nowhere => {
                 format!("HTTP 401; mount with a token: --bearer-file {label}=FILE")
             }
@@ -401,52 +429,52 @@ impl Auth {
     }
 
     /// The token, read again if it may be another one, and when it is due and over.
-    fn look(&self) -> (Option<Secret>, Option<(u64, u64)>) {
-        if let Origin::Given(Token::Variable { secret, .. }) = &self.origin {
-            return (Some(secret.clone()), None);
-        }
-        let stamp = self.stamp();
-        let mut held = self.held.lock();
-        if stamp != held.stamp {
-            let kept = Held {
-                taken: held.taken.take(),
-                spent: held.spent.take(),
-                tried: held.tried.take(),
-                ..Held::default()
-            };
-            *held = Held {
-                stamp,
-                ..self.read(kept)
-            };
-        } else if stamp.is_none() && held.trouble.is_none() {
-            // A file that never was there.
-            if let Origin::Given(Token::File(file)) = &self.origin {
-                held.trouble = read_token(file).err();
+    async fn look(self: &Arc<Self>) -> (Option<Secret>, Option<(u64, u64)>) {
+        match &self.origin {
+            Origin::Elsewhere | Origin::Nowhere => (None, None),
+            Origin::Given(Token::Variable { secret, .. }) => (Some(secret.clone()), None),
+            Origin::Given(Token::File(_)) | Origin::Login(_) => {
+                let auth = Arc::clone(self);
+                // A slow disk must not hold up other servers.
+                let looked = tokio::task::spawn_blocking(move || auth.look_now()).await;
+                looked.unwrap_or_default()
             }
         }
+    }
+
+    fn look_now(&self) -> (Option<Secret>, Option<(u64, u64)>) {
+        let stamp = self.stamp();
+        {
+            let held = self.held.lock();
+            if held.seen == Some(stamp) {
+                return (held.token.clone(), held.end);
+            }
+        }
+        // Not under the lock: who only asks for a reason must not wait for the disk.
+        let found = self.read();
+        let mut held = self.held.lock();
+        held.set(stamp, found);
         (held.token.clone(), held.end)
     }
 
-    fn read(&self, kept: Held) -> Held {
+    /// What is in the file. Blocks on the disk.
+    fn read(&self) -> Result<Found, String> {
         match &self.origin {
-            Origin::Given(Token::File(file)) => match read_token(file) {
-                Ok(token) => Held {
-                    token: Some(token),
-                    ..kept
-                },
-                Err(why) => Held {
-                    trouble: Some(why),
-                    ..kept
-                },
-            },
-            Origin::Login(vault) => match Login::read(vault.as_ref()) {
-                Ok(login) => kept.with(login.as_ref()),
-                Err(e) => Held {
-                    trouble: Some(format!("the login cannot be read: {e}")),
-                    ..kept
-                },
-            },
-            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => kept,
+            Origin::Given(Token::File(file)) => {
+                let token = Some(read_token(file)?);
+                Ok(Found {
+                    token,
+                    ..Found::default()
+                })
+            }
+            Origin::Login(vault) => {
+                let login = Login::read(vault.as_ref());
+                let login = login.map_err(|e| format!("the login cannot be read: {e}"))?;
+                Ok(login.as_ref().map(Found::of).unwrap_or_default())
+            }
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => {
+                Ok(Found::default())
+            }
         }
     }
 
@@ -462,26 +490,31 @@ impl Auth {
         let _ = task.await;
     }
 
-    async fn renew_in_turn(&self, vault: &Arc<dyn Vault>, used: Option<Secret>, why: Why) {
+    async fn renew_in_turn(
+        self: &Arc<Self>,
+        vault: &Arc<dyn Vault>,
+        used: Option<Secret>,
+        why: Why,
+    ) {
         let _turn = self.turn.lock().await;
         // Before the lock on disk, so that those who only waited do not touch it.
-        if self.look().0 != used || !self.may_renew(used.as_ref(), why) {
+        if self.look().await.0 != used || !self.may_renew(used.as_ref(), why) {
             return;
         }
-        let others = Arc::clone(vault);
-        let others = tokio::task::spawn_blocking(move || others.turn()).await;
-        let login = match others {
+        let file = Arc::clone(vault);
+        let login = tokio::task::spawn_blocking(move || {
+            let turn = file.turn()?;
+            Ok((Login::read(file.as_ref())?, turn))
+        });
+        let login = login.await.map_err(io::Error::other);
+        let (login, turn) = match login.and_then(|login: io::Result<_>| login) {
             // Another process may have been faster.
-            Ok(Ok(_)) if self.look().0 != used => return,
-            Ok(Ok(turn)) => Login::read(vault.as_ref()).map(|login| (login, turn)),
-            Ok(Err(e)) => Err(e),
-            Err(e) => Err(io::Error::other(e)),
-        };
-        let (login, turn) = match login {
-            Ok((Some(login), turn)) => (login, turn),
-            Ok((None, _)) => return,
+            Ok((Some(login), turn)) if login.access_token() == used => (login, turn),
+            Ok(_) => return,
             Err(e) => {
-                self.held.lock().trouble = Some(format!("the login cannot be renewed: {e}"));
+                let mut held = self.held.lock();
+                held.tried = Some(Instant::now());
+                held.trouble = Some(format!("the login cannot be renewed: {e}"));
                 return;
             }
         };
@@ -491,16 +524,26 @@ impl Auth {
         }
         match login.renewed().await {
             Ok(login) => {
+                let found = Found::of(&login);
                 let file = Arc::clone(vault);
                 let saved = tokio::task::spawn_blocking(move || {
                     let saved = login.write(file.as_ref());
+                    let stamp = file.stamp();
                     // Only now may others look.
                     drop(turn);
-                    (login, saved)
+                    (saved, stamp)
                 });
-                if let Ok((login, saved)) = saved.await {
-                    self.adopt(&login, saved);
+                let Ok((saved, stamp)) = saved.await else {
+                    return;
+                };
+                if let Err(e) = saved {
+                    tracing::warn!(
+                        "{}: the renewed login cannot be stored, and ends with this mount: {e}",
+                        self.label
+                    );
                 }
+                // Also what cannot be kept is used.
+                self.held.lock().set(stamp, Ok(found));
             }
             Err(e) => {
                 let mut held = self.held.lock();
@@ -508,7 +551,7 @@ impl Auth {
                 let text = match e {
                     AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired => {
                         held.spent = refresh;
-                        "the last login has ended".to_owned()
+                        ENDED.to_owned()
                     }
                     e => format!("renewing it failed: {}", printable(&e.to_string(), 200)),
                 };
@@ -516,27 +559,6 @@ impl Auth {
                 held.trouble = Some(text);
             }
         }
-    }
-
-    /// Goes on with a renewed login, also if it cannot be kept.
-    fn adopt(&self, login: &Login, saved: io::Result<()>) {
-        if let Err(e) = saved {
-            tracing::warn!(
-                "{}: the renewed login cannot be stored; when this mount ends it has ended as well: {e}",
-                self.label
-            );
-        }
-        let stamp = self.stamp();
-        let mut held = self.held.lock();
-        let kept = Held {
-            taken: held.taken.take(),
-            tried: held.tried.take(),
-            ..Held::default()
-        };
-        *held = Held {
-            stamp,
-            ..kept.with(Some(login))
-        };
     }
 
     /// Whether a renewal may help.
@@ -549,18 +571,31 @@ impl Auth {
     }
 }
 
-impl Held {
-    /// The token of a login.
-    fn with(self, login: Option<&Login>) -> Self {
-        let refresh = login.and_then(Login::refresh_token);
-        let ended = refresh.is_some() && refresh == self.spent;
+impl Found {
+    fn of(login: &Login) -> Self {
         Self {
-            token: login.and_then(Login::access_token),
-            end: login.and_then(Login::end),
-            refresh,
-            trouble: ended.then(|| "the last login has ended".to_owned()),
-            ..self
+            token: login.access_token(),
+            end: login.end(),
+            refresh: login.refresh_token(),
         }
+    }
+}
+
+impl Held {
+    /// Takes note of what was found in the file; what the server said stays.
+    fn set(&mut self, stamp: Option<Stamp>, found: Result<Found, String>) {
+        let (found, trouble) = match found {
+            Ok(found) => {
+                let ended = found.refresh.is_some() && found.refresh == self.spent;
+                (found, ended.then(|| ENDED.to_owned()))
+            }
+            Err(why) => (Found::default(), Some(why)),
+        };
+        self.seen = Some(stamp);
+        self.token = found.token;
+        self.end = found.end;
+        self.refresh = found.refresh;
+        self.trouble = trouble;
     }
 }
 

@@ -194,6 +194,9 @@ impl Session {
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.task.await;
+        if let Some(auth) = &self.shared.auth {
+            auth.settled().await;
+        }
     }
 
     /// What readers ask.

@@ -24,9 +24,10 @@ use rmcp::model::{
     RequestId, ServerJsonRpcMessage, ServerResult,
 };
 use rmcp::transport::Transport;
+use rmcp::transport::auth::WWWAuthenticateParams;
 use rmcp::transport::streamable_http_client::{
-    AuthRequiredError, HttpStatusError, StreamableHttpClient, StreamableHttpError,
-    StreamableHttpPostResponse, StreamableHttpResponseLimits,
+    AuthRequiredError, HttpStatusError, InsufficientScopeError, StreamableHttpClient,
+    StreamableHttpError, StreamableHttpPostResponse, StreamableHttpResponseLimits,
 };
 use rustix::process::{Pid, Signal, WaitIdOptions};
 use serde::Deserialize;
@@ -764,6 +765,14 @@ impl RawHttp {
             let challenge = challenge.and_then(|v| v.to_str().ok()).unwrap_or_default();
             let error = AuthRequiredError::new(challenge.to_owned());
             return Err(StreamableHttpError::AuthRequired(error));
+        }
+        if status == http::StatusCode::FORBIDDEN
+            && let Some(challenge) = response.headers().get(header::WWW_AUTHENTICATE)
+        {
+            let challenge = challenge.to_str().unwrap_or_default().to_owned();
+            let scope = WWWAuthenticateParams::parse(&challenge, response.url()).scope;
+            let error = InsufficientScopeError::new(challenge, scope);
+            return Err(StreamableHttpError::InsufficientScope(error));
         }
         let retry_after = response.headers().get(header::RETRY_AFTER);
         let retry_after = retry_after.and_then(|v| v.to_str().ok().map(str::to_owned));

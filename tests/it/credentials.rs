@@ -259,11 +259,18 @@ fn browse(rig: &Rig, page: &str) -> String {
     run(rig.command("python3").args(["-c", script, page])).good()
 }
 
-/// A `login` that waits for the browser, and the page it wants opened.
+/// Starts a `login` that waits for the browser; and the page it wants opened.
+#[track_caller]
 fn login(rig: &Rig, args: &[&str]) -> (Proc, String) {
-    let proc = Proc::spawn(rig.command(&rig.bin).arg("login").args(args));
+    page_of(rig.command(&rig.bin).arg("login").args(args))
+}
+
+#[track_caller]
+fn page_of(command: &mut std::process::Command) -> (Proc, String) {
+    let mut proc = Proc::spawn(command);
     let page = wait("a page to open", 20.0, || {
         let said = proc.err_so_far();
+        assert!(proc.runs(), "it ended: {said}");
         let page = said.lines().find(|l| l.starts_with("http"));
         let whole = said.contains("paste the address");
         page.filter(|_| whole).map(str::to_owned)
@@ -568,4 +575,148 @@ fn c31_a_client_that_is_known_logs_in_by_an_address_that_is_pasted() {
     assert_eq!(server.renewals(), renewed + 1);
     assert_eq!(rig.cli(&["logout", "lab"]).good(), "logged out of lab\n");
     assert!(!said(&rig).contains("SECRET"));
+}
+
+/// Two authorities, and what they vouch for: `ours` has signed that we are `127.0.0.1`, and that we
+/// are another; `theirs` nothing.
+fn authorities(rig: &Rig) -> PathBuf {
+    let dir = rig.dir().join("tls");
+    fs::create_dir(&dir).unwrap();
+    let script = r#"set -e; cd "$1"
+key() { openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1.key" 2>/dev/null || openssl ecparam -name prime256v1 -genkey -noout -out "$1.key"; }
+for ca in ours theirs; do
+  key $ca
+  openssl req -x509 -new -key $ca.key -subj "/CN=$ca" -days 2 -addext basicConstraints=critical,CA:TRUE -out $ca.pem
+done
+sign() { key $1; openssl req -new -key $1.key -subj "/CN=$1" -out $1.csr
+  printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth\nbasicConstraints=CA:FALSE\n' "$2" >$1.ext
+  openssl x509 -req -in $1.csr -CA ours.pem -CAkey ours.key -CAcreateserial -days 2 -extfile $1.ext -out $1.crt
+  cat $1.crt $1.key >$1.pem; }
+sign here IP:127.0.0.1; sign elsewhere DNS:elsewhere.example"#;
+    let mut command = rig.command("bash");
+    command.args(["-c", script, "bash"]).arg(&dir);
+    let out = run(&mut command);
+    assert_eq!(out.code, Some(0), "{out:?}");
+    dir
+}
+
+#[test]
+fn c31_c32_https_is_for_servers_that_an_authority_of_ours_vouches_for_also_by_a_proxy_and_to_log_in()
+ {
+    let mut rig = Rig::with_limit(150);
+    let dir = authorities(&rig);
+    let pem = |name: &str| dir.join(format!("{name}.pem")).display().to_string();
+    let server = OAuth::start(&mut rig, 5, &[&format!("--tls={}", pem("here"))]);
+    assert!(server.url.starts_with("https://"), "{}", server.url);
+    // Nobody we know, and nobody else that we were told of, vouches for it.
+    for authority in [None, Some("theirs")] {
+        let mut command = rig.daemon_command(&[("lab", &server.url)], &[]);
+        if let Some(name) = authority {
+            command.env("SSL_CERT_FILE", pem(name));
+        }
+        rig.mount_with(command);
+        until("its state", 20.0, || rig.server("lab")["state"] == "down");
+        let reason = rig.server("lab")["reason"].to_string();
+        assert!(reason.contains("certificate"), "{reason}");
+        rig.stop();
+    }
+    assert!(server.seen("/mcp").is_empty(), "nothing was sent");
+
+    // By a proxy that wants to know who asks.
+    let (conf, proxy_log) = (rig.dir().join("proxy.conf"), rig.dir().join("proxy.txt"));
+    // Free again once the listener has gone.
+    let port = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let text = format!(
+        "Port {port}\nListen 127.0.0.1\nLogFile \"{}\"\nLogLevel Info\nBasicAuth ada SECRET-proxy\n",
+        proxy_log.display()
+    );
+    fs::write(&conf, text).unwrap();
+    rig.keep_server(
+        std::process::Command::new("tinyproxy")
+            .arg("-d")
+            .arg("-c")
+            .arg(&conf)
+            .stdout(Stdio::null()),
+    );
+    // Not by connecting: as long as nobody listens, a port may be connected to itself.
+    until("a proxy", 10.0, || {
+        let said = fs::read_to_string(&proxy_log).unwrap_or_default();
+        said.contains("Accepting connections")
+    });
+    let by_proxy = |command: &mut std::process::Command| {
+        command.env("SSL_CERT_FILE", pem("ours")).env(
+            "HTTPS_PROXY",
+            format!("http://ada:SECRET-proxy@127.0.0.1:{port}"),
+        );
+    };
+    let mut command = rig.command(&rig.bin);
+    command.args(["login", "lab", "--url", &server.url]);
+    by_proxy(&mut command);
+    let (proc, page) = page_of(&mut command);
+    let script = "import ssl, sys, urllib.request as r\n\
+        print(r.urlopen(sys.argv[1], timeout=20, context=ssl._create_unverified_context()).read().decode())";
+    let shown = run(rig.command("python3").args(["-c", script, &page])).good();
+    assert!(shown.contains("go back to the terminal"), "{shown}");
+    proc.finish(30.0).good();
+    let mut command = rig.daemon_command(&[("lab", &server.url)], &[]);
+    by_proxy(&mut command);
+    command.env("MOUNT_SKILLS_LOG", "trace");
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/0.txt"), ok("0\n"));
+    pass(6);
+    let renewed = server.renewals();
+    assert_eq!(rig.cat("lab/s/1.txt"), ok("1\n"));
+    assert_eq!(
+        server.renewals(),
+        renewed + 1,
+        "renewed by the proxy as well"
+    );
+    let seen = fs::read_to_string(&proxy_log).unwrap();
+    let host = server
+        .url
+        .strip_prefix("https://")
+        .unwrap()
+        .strip_suffix("/mcp");
+    let asked = format!("CONNECT {}", host.unwrap());
+    assert!(seen.matches(&asked).count() >= 3, "{seen}");
+    assert!(!said(&rig).contains("SECRET"));
+    rig.stop();
+
+    // Without the proxy's word for us nothing comes through, and NO_PROXY goes past it.
+    let wrong = format!("http://ada:SECRET-wrong@127.0.0.1:{port}");
+    for (no_proxy, state) in [("", "down"), ("127.0.0.1", "ready")] {
+        let before = fs::read_to_string(&proxy_log)
+            .unwrap()
+            .matches(&asked)
+            .count();
+        let mut command = rig.daemon_command(&[("lab", &server.url)], &[]);
+        command
+            .env("SSL_CERT_FILE", pem("ours"))
+            .env("HTTPS_PROXY", &wrong);
+        command.env("NO_PROXY", no_proxy);
+        rig.mount_with(command);
+        until(state, 20.0, || rig.server("lab")["state"] == state);
+        let after = fs::read_to_string(&proxy_log)
+            .unwrap()
+            .matches(&asked)
+            .count();
+        assert_eq!(after > before, state == "down", "{no_proxy}");
+        assert!(!said(&rig).contains("SECRET"));
+        rig.stop();
+    }
+    rig.end_servers();
+
+    // One that is vouched for under another name.
+    fs::remove_file(rig.dir().join("oauth.url")).unwrap();
+    let server = OAuth::start(&mut rig, 5, &[&format!("--tls={}", pem("elsewhere"))]);
+    let mut command = rig.daemon_command(&[("lab", &server.url)], &[]);
+    command.env("SSL_CERT_FILE", pem("ours"));
+    rig.mount_with(command);
+    until("its state", 20.0, || rig.server("lab")["state"] == "down");
+    let reason = rig.server("lab")["reason"].to_string();
+    assert!(reason.contains("certificate"), "{reason}");
 }

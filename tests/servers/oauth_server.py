@@ -1,9 +1,10 @@
 """Serves the skills below DIR with FastMCP, to those who log in (OAuth 2.1, in one process).
 
-    oauth_server.py DIR PORTFILE LIFE [--secret]
+    oauth_server.py DIR PORTFILE LIFE [--secret] [--tls=PEM]
 
 An access token is good for LIFE seconds, and then its refresh token for one other. --secret: there is
-no registration; the one client is `known` with the secret `SECRET-known`. The URL appears in PORTFILE;
+no registration; the one client is `known` with the secret `SECRET-known`. --tls: over HTTPS, with the
+certificate and the key in PEM. The URL appears in PORTFILE;
 if it holds one already, its port is used again. Each request is a line of JSON in PORTFILE.log: method,
 path, status, and authorized (whether it came with a token). For the tests:
 
@@ -101,13 +102,14 @@ class Logged:
 
 
 async def main(directory, port_file, life):
+    tls = next((a.removeprefix("--tls=") for a in sys.argv if a.startswith("--tls=")), None)
     in_memory.DEFAULT_ACCESS_TOKEN_EXPIRY_SECONDS = int(life)
     old = open(port_file).read() if os.path.exists(port_file) else ""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", urlsplit(old).port or 0))
     provider = Provider(
-        base_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
+        base_url=f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}",
         client_registration_options=ClientRegistrationOptions(enabled="--secret" not in sys.argv),
         revocation_options=RevocationOptions(enabled=True),
     )
@@ -121,7 +123,7 @@ async def main(directory, port_file, life):
     server = FastMCP("oauth-skills", auth=provider)
     server.add_provider(SkillsDirectoryProvider(directory, reload=True))
     app = server.http_app(path="/mcp", transport="http")
-    await Server(Logged(app, provider, f"{port_file}.log"), port_file).serve(sockets=[listener])
+    await Server(Logged(app, provider, f"{port_file}.log"), port_file, tls).serve(sockets=[listener])
 
 
-asyncio.run(main(*[a for a in sys.argv[1:] if a != "--secret"]))
+asyncio.run(main(*[a for a in sys.argv[1:] if not a.startswith("--")]))
