@@ -34,8 +34,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const MAX_TOKEN: u64 = 64 << 10;
 /// How long before its end a token is renewed; for short-lived ones half their life.
 const EARLY: u64 = 30;
-/// The gap after a renewal that did not help.
+/// The gap after a renewal that did not help; twice as long after each one that a server's refusal
+/// led to, and so often at most.
 const RENEWAL_GAP: Duration = Duration::from_secs(10);
+const MOST_DOUBLED: u32 = 5;
 /// How often somebody who has no use for the old token looks for another one.
 const LOOK_GAP: Duration = Duration::from_millis(500);
 
@@ -249,6 +251,8 @@ struct Held {
     spent: Option<Secret>,
     /// The last renewal that was tried because of a refusal, or failed.
     tried: Option<Instant>,
+    /// Renewals because of a refusal that did not help, running.
+    vain: u32,
 }
 
 /// Why a token is to be renewed.
@@ -333,6 +337,7 @@ impl Auth {
     /// The server took a token.
     pub(super) fn taken(&self, used: Option<&Secret>) {
         let mut held = self.held.lock();
+        held.vain = 0;
         if held.taken.as_ref() != used {
             held.taken = used.cloned();
         }
@@ -520,7 +525,9 @@ impl Auth {
         };
         let refresh = login.refresh_token();
         if why == Why::Refusal {
-            self.held.lock().tried = Some(Instant::now());
+            let mut held = self.held.lock();
+            held.tried = Some(Instant::now());
+            held.vain += 1;
         }
         match login.renewed().await {
             Ok(login) => {
@@ -564,7 +571,10 @@ impl Auth {
     /// Whether a renewal may help.
     fn may_renew(&self, used: Option<&Secret>, why: Why) -> bool {
         let held = self.held.lock();
-        let late = held.tried.is_none_or(|at| at.elapsed() > RENEWAL_GAP);
+        // Others who share the login may be refused as well: their renewals and ours must not keep
+        // each other going.
+        let gap = RENEWAL_GAP * 2_u32.pow(held.vain.min(MOST_DOUBLED));
+        let late = held.tried.is_none_or(|at| at.elapsed() > gap);
         let fresh = held.refresh.is_some() && held.refresh != held.spent;
         let proved = why == Why::Refusal && used.is_some() && held.taken.as_ref() == used;
         fresh && (late || proved && held.trouble.is_none())

@@ -577,6 +577,88 @@ fn c31_a_client_that_is_known_logs_in_by_an_address_that_is_pasted() {
     assert!(!said(&rig).contains("SECRET"));
 }
 
+#[test]
+fn c31_a_server_that_takes_no_token_for_a_while_costs_few_requests_and_no_login() {
+    let mut rig = Rig::new();
+    let server = OAuth::start(&mut rig, 3600, &[]);
+    log_in(&rig, &["lab", "--url", &server.url]);
+    rig.mount(&[("lab", &server.url)], &[]);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/0.txt"), ok("0\n"));
+    let discovered = server.seen("/.well-known/oauth-authorization-server").len();
+    server.act("lock");
+    let (refused, renewed) = (server.refused(), server.renewals());
+    let mut n = 1;
+    let end = Instant::now() + Duration::from_secs(15);
+    until("15 s to pass", 30.0, || {
+        let started = Instant::now();
+        assert!(rig.cat(&format!("lab/s/{n}.txt")).is_err());
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(4), "the bound is 1 s: {took:?}");
+        assert_eq!(rig.cat("lab/s/0.txt"), ok("0\n"));
+        n = (n + 1).min(19);
+        Instant::now() > end
+    });
+    assert_eq!(locked(&rig, "lab"), "HTTP 401; run: mount-skills login lab");
+    let (refused, renewed) = (server.refused() - refused, server.renewals() - renewed);
+    assert!(refused <= 16, "{refused} requests in 15 s");
+    assert!((1..=3).contains(&renewed), "{renewed} renewals in 15 s");
+    server.act("unlock");
+    until("the server to let us in", 45.0, || {
+        rig.cat("lab/s/20.txt") == ok("20\n")
+    });
+    // Nobody asked it again where tokens come from: it could say something else.
+    let again = server.seen("/.well-known/oauth-authorization-server").len();
+    assert_eq!(again, discovered);
+}
+
+#[test]
+fn c31_a_login_is_for_the_server_that_it_was_made_for() {
+    let mut rig = Rig::new();
+    let server = OAuth::start(&mut rig, 3600, &[]);
+    log_in(&rig, &["lab", "--url", &server.url]);
+    log_in(&rig, &["web", "--url", &server.url]);
+    rig.scene("lab", files(""));
+    rig.scene("web", files("SECRET"));
+    let [lab, web] = ["lab", "web"].map(|l| rig.scripted_http(l));
+    let other = format!("{}/", server.url);
+    rig.mount(&[("lab", &lab), ("web", &web), ("third", &other)], &[]);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/0"), ok("0\n"));
+    locked(&rig, "web");
+    locked(&rig, "third");
+    for (label, event) in [("lab", "request"), ("web", "refused")] {
+        let rows = rig.log(label, event);
+        assert!(!rows.is_empty(), "{label}");
+        let sent = rows
+            .iter()
+            .filter(|r| !r["headers"]["authorization"].is_null());
+        assert_eq!(
+            sent.count(),
+            0,
+            "{label}: under its label, and not to its place"
+        );
+    }
+}
+
+#[test]
+fn c31_rights_that_are_missing_are_named() {
+    let mut rig = Rig::new();
+    let mut scene = files("");
+    let challenge = "Bearer error=\"insufficient_scope\", scope=\"skills:read skills:list\"";
+    scene["rules"] = json!([{"method": "skills/list", "status": 403, "raw": "",
+        "headers": {"WWW-Authenticate": challenge}}]);
+    rig.scene("lab", scene);
+    let url = rig.scripted_http("lab");
+    rig.mount(&[("lab", &url)], &[]);
+    let reason = locked(&rig, "lab");
+    assert_eq!(
+        reason,
+        "HTTP 403: the credentials do not suffice; run: mount-skills login --scope 'skills:read skills:list' lab"
+    );
+    assert_eq!(rig.ls("lab"), Err("EACCES"));
+}
+
 /// Two authorities, and what they vouch for: `ours` has signed that we are `127.0.0.1`, and that we
 /// are another; `theirs` nothing.
 fn authorities(rig: &Rig) -> PathBuf {

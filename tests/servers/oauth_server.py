@@ -10,6 +10,7 @@ path, status, and authorized (whether it came with a token). For the tests:
 
     GET /test/revoke      no token that was issued is good any longer
     GET /test/deny        the next login is refused
+    GET /test/lock        no token is accepted, until /test/unlock
     GET /test/break       the next use of a refresh token is answered with 503
 
 Ends when its stdin closes, and on SIGTERM.
@@ -56,7 +57,8 @@ class Logged:
     """Notes each request, and takes those that are for the tests."""
 
     def __init__(self, app, provider, log):
-        self.app, self.provider, self.log, self.broken = app, provider, open(log, "a"), False
+        self.app, self.provider, self.log = app, provider, open(log, "a")
+        self.broken = self.locked = False
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -77,7 +79,10 @@ class Logged:
                 status.append(message["status"])
             await send(message)
 
-        if path == "/token" and self.broken:
+        if path == "/mcp" and self.locked:
+            status = [401]
+            await PlainTextResponse("", 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+        elif path == "/token" and self.broken:
             self.broken, status = False, [503]
             while (await taken()).get("more_body"):
                 pass
@@ -97,6 +102,8 @@ class Logged:
             self.provider.refresh_tokens.clear()
         elif what == "deny":
             self.provider.deny = True
+        elif what in ("lock", "unlock"):
+            self.locked = what == "lock"
         elif what == "break":
             self.broken = True
 
