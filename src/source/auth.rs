@@ -629,3 +629,173 @@ fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |d| d.as_secs())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Endpoint;
+    use http::HeaderMap;
+
+    /// Keeps nothing.
+    struct Empty;
+
+    impl Vault for Empty {
+        fn stamp(&self) -> Option<Stamp> {
+            None
+        }
+
+        fn load(&self) -> io::Result<Option<String>> {
+            Ok(None)
+        }
+
+        fn save(&self, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::ReadOnlyFilesystem.into())
+        }
+
+        fn turn(&self) -> io::Result<Box<dyn Send>> {
+            Ok(Box::new(()))
+        }
+    }
+
+    fn auth(endpoint: Endpoint, vault: bool) -> Arc<Auth> {
+        let vault = vault.then(|| Arc::new(Empty) as Arc<dyn Vault>);
+        Auth::new("lab".into(), &endpoint, vault)
+    }
+
+    fn secret(text: &str) -> Option<Secret> {
+        Secret::token(text)
+    }
+
+    #[test]
+    fn c31_what_helps_depends_on_what_was_given() {
+        let with = |url: &str, headers: &[&'static str], token: Option<Token>| Endpoint {
+            url: url.into(),
+            headers: HeaderMap::from_iter(headers.iter().map(|name| {
+                let name = http::HeaderName::from_static(name);
+                (name, HeaderValue::from_static("SECRET"))
+            })),
+            token,
+        };
+        let variable = Token::Variable {
+            variable: "VAR".into(),
+            secret: secret("SECRET").unwrap(),
+        };
+        let bearer = "Bearer resource_metadata=\"x\"";
+        for (endpoint, vault, challenge, word) in [
+            (
+                with("https://h/", &[], None),
+                true,
+                bearer,
+                "HTTP 401; run: mount-skills login lab",
+            ),
+            (
+                with("https://h/", &[], None),
+                true,
+                "",
+                "run: mount-skills login lab",
+            ),
+            (
+                with("https://h/", &[], None),
+                true,
+                "Basic realm=x",
+                "https://USER:PASSWORD@HOST/",
+            ),
+            (
+                with("https://h/", &[], None),
+                false,
+                bearer,
+                "--bearer-file lab=FILE",
+            ),
+            (
+                with("https://h/", &["x-key"], None),
+                true,
+                "",
+                "the given headers are not accepted",
+            ),
+            (
+                with("https://h/", &["authorization"], None),
+                true,
+                bearer,
+                "mount again",
+            ),
+            (
+                with("https://u:SECRET@h/", &[], None),
+                true,
+                bearer,
+                "mount again",
+            ),
+            (with("https://h/", &[], Some(variable)), true, bearer, "VAR"),
+            (
+                with("https://h/", &[], Some(Token::File("/t".into()))),
+                true,
+                bearer,
+                "/t",
+            ),
+        ] {
+            let advice = auth(endpoint, vault).advice(challenge);
+            assert!(advice.contains(word), "{word}: {advice}");
+            assert!(!advice.contains("SECRET"), "{advice}");
+        }
+    }
+
+    #[test]
+    fn c31_a_renewal_that_cannot_help_is_not_tried() {
+        let auth = auth(Endpoint::default(), true);
+        let (token, refresh) = (secret("token"), secret("refresh"));
+        let found = || Found {
+            token: secret("token"),
+            refresh: secret("refresh"),
+            ..Found::default()
+        };
+        let may = |why| auth.may_renew(token.as_ref(), why);
+        assert!(!may(Why::Expiry) && !may(Why::Refusal), "with nothing");
+        auth.held.lock().set(None, Ok(found()));
+        assert!(may(Why::Expiry) && may(Why::Refusal));
+        // One has just been tried.
+        auth.held.lock().tried = Some(Instant::now());
+        assert!(!may(Why::Expiry) && !may(Why::Refusal));
+        auth.taken(token.as_ref());
+        assert!(may(Why::Refusal), "it was good a moment ago");
+        auth.held.lock().trouble = Some("the last one failed".into());
+        assert!(!may(Why::Refusal));
+        // The gap grows with renewals that were in vain, to a limit.
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+        for (vain, seconds, want) in [
+            (0, 11, true),
+            (1, 11, false),
+            (1, 21, true),
+            (99, 321, true),
+        ] {
+            let mut held = auth.held.lock();
+            (held.vain, held.tried) = (vain, ago(seconds));
+            drop(held);
+            assert_eq!(may(Why::Refusal), want, "{vain} {seconds}");
+        }
+        // A refresh token that was refused for good is not shown again; another one is.
+        auth.held.lock().spent = refresh;
+        auth.held.lock().set(None, Ok(found()));
+        assert!(!may(Why::Refusal) && !may(Why::Expiry));
+        assert_eq!(auth.held.lock().trouble.as_deref(), Some(ENDED));
+        let other = Found {
+            refresh: secret("another"),
+            ..found()
+        };
+        auth.held.lock().set(None, Ok(other));
+        assert!(may(Why::Expiry) && auth.held.lock().trouble.is_none());
+    }
+
+    #[test]
+    fn c31_a_token_is_one_that_a_header_carries() {
+        for (text, want) in [
+            ("a.b-c_d~e+f/g==", Some("a.b-c_d~e+f/g==")),
+            (" x\n", Some("x")),
+            ("", None),
+            (" \n", None),
+            ("x\ny", None),
+            ("x\u{0}", None),
+        ] {
+            assert_eq!(secret(text).as_ref().map(Secret::reveal), want, "{text:?}");
+        }
+        assert_eq!(format!("{:?}", secret("SECRET")), "Some(…)");
+    }
+}
