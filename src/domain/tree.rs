@@ -1148,6 +1148,8 @@ pub enum Absent {
     Starting,
     /// Its server cannot be reached.
     Down,
+    /// Its server lets us not in.
+    Locked,
 }
 
 /// What is below a label.

@@ -1186,6 +1186,7 @@ impl Host {
             Event::Link(link) => {
                 let absent = match &link {
                     Link::Down { .. } => Absent::Down,
+                    Link::NeedsCredentials { .. } => Absent::Locked,
                     Link::Starting | Link::Ready(_) => Absent::Starting,
                 };
                 let no_skills = matches!(&link, Link::Ready(peer) if !peer.skills);
@@ -1362,6 +1363,7 @@ impl Host {
             let now = s.now.lock();
             match &now.link {
                 Link::Down { reason } => Some(format!("down: {reason}")),
+                Link::NeedsCredentials { reason } => Some(format!("needs-credentials: {reason}")),
                 Link::Ready(peer) if !peer.skills => Some("connected; it serves no skills".into()),
                 Link::Ready(_) if listed => Some(match &now.list_error {
                     Some(e) => format!("connected; the listing failed: {e}"),

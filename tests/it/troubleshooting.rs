@@ -233,7 +233,7 @@ fn http_401() {
     let url = case.rig.scripted_http("docs");
     case.rig.mount(&[("docs", &url)], &[]);
     until("its end", 10.0, || {
-        case.rig.server("docs")["state"] == "down"
+        case.rig.server("docs")["state"] == "needs-credentials"
     });
     case.block();
     case.done();
