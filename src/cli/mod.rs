@@ -13,7 +13,6 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    subcommand_precedence_over_arg = true,
     after_help = "Examples:\n  \
         mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
         mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
@@ -415,6 +414,13 @@ mod tests {
         let parse = |args: &[&str]| Cli::try_parse_from(args);
         assert!(parse(&["m", "--server", "a=x", "/m"]).is_ok());
         assert!(parse(&["m", "status", "--json", "--mount", "/m"]).is_ok());
+        // A value that has the name of a command is a value.
+        let held = parse(&["m", "--server", "a=x", "--hold", "reload", "/m"]).unwrap();
+        assert_eq!(held.mount.servers.hold, Some(HoldArg::Reload));
+        assert!(matches!(
+            parse(&["m", "--mount", "cache", "reload"]).unwrap().command,
+            Some(Command::Reload)
+        ));
         assert!(parse(&["m", "--server", "a=x", "--timeout", "0"]).is_err());
         assert!(parse(&["m", "run", "--server", "a=x", "--", "sh", "-c", "x"]).is_ok());
         assert!(parse(&["m", "run", "--server", "a=x"]).is_err());
