@@ -35,6 +35,7 @@ mod lazy;
 mod load;
 mod model;
 mod nonroot;
+mod others;
 mod protocol;
 mod real_servers;
 mod rig;
