@@ -23,12 +23,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// The file system type in /proc/mounts, for PRUNEFS and the like.
 pub const FS_TYPE: &str = "fuse.mount-skills";
 /// The hidden subcommand that runs the guard.
 pub const GUARD: &str = "__guard";
+/// How long a daemon may take to end once its mount is gone.
+pub const ENDING: Duration = Duration::from_secs(10);
 /// Its last argument when the mount point was made for the mount.
 const GUARD_REMOVES: &str = "remove";
 
@@ -224,15 +227,25 @@ fn taken(path: &Path) -> MountError {
     )
 }
 
-/// Locks a directory before it is mounted on.
+/// Locks a directory before it is mounted on; waits for a daemon that is ending.
 fn lock(path: &Path) -> Result<OwnedFd, MountError> {
     let io = |e: rustix::io::Errno| place(path, e.to_string());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io)?;
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(fd),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(path)),
-        Err(e) => Err(io(e)),
+    let until = Instant::now() + ENDING;
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fd),
+            // Either another one is about to mount, or one whose mount is gone has yet to end.
+            Err(rustix::io::Errno::WOULDBLOCK)
+                if Instant::now() < until
+                    && mounted_at(path).is_none_or(|m| m.fs_type != FS_TYPE) =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(path)),
+            Err(e) => return Err(io(e)),
+        }
     }
 }
 

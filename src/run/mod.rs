@@ -4,6 +4,7 @@
 //! its control socket and prints the answer.
 
 mod complete;
+mod config;
 mod daemon;
 mod lock;
 mod log;
@@ -216,6 +217,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
         Command::Lock { check } => lock::lock(&ask, check.as_deref(), json),
         Command::Forget { label, cache_dir } => forget(&label, cache_dir, json),
         Command::Cache { cache_dir, what } => cached(cache_dir, &what, json),
+        Command::Config { what } => config::config(&what, json),
         Command::Unmount {
             mountpoint,
             keep_windows,
@@ -255,17 +257,23 @@ fn no_json() -> Failure {
     Failure::Usage("--json goes with a command that answers; see: mount-skills --help".into())
 }
 
+/// Whether a mount point looks like the name of a command.
+fn is_word(mountpoint: &Path) -> bool {
+    let text = mountpoint.to_str().unwrap_or("/");
+    !text.is_empty() && !text.contains('/')
+}
+
 fn no_servers(mountpoint: Option<&Path>) -> Failure {
-    let mut text =
-        "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT], or --config FILE"
-            .to_owned();
-    let word = mountpoint
-        .and_then(Path::to_str)
-        .filter(|w| !w.is_empty() && !w.contains('/'));
-    if let Some(word) = word {
-        text = format!("there is no command {word:?}; see: mount-skills --help. To mount, {text}");
-    }
-    Failure::Usage(text)
+    let word = mountpoint.filter(|m| is_word(m)).map(Path::display);
+    let give = "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]";
+    Failure::Usage(match word {
+        None => format!("{give}, or --config FILE"),
+        Some(word) => format!(
+            "there is no command {:?}; see: mount-skills --help. To mount, {give}, or --config FILE; \
+             for a mount point of that name write ./{word}",
+            word.to_string()
+        ),
+    })
 }
 
 /// Writes text to stdout; a reader that went away is no fault of ours.
@@ -443,11 +451,19 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     let label = path.split('/').next().unwrap_or(&path).to_owned();
     let mut one = status.clone();
     one.servers.retain(|s| s.label == label);
-    if one.servers.is_empty() {
+    one.unused.retain(|u| u.label == label);
+    if one.servers.is_empty() && one.unused.is_empty() {
         return Err(no_server(&status, &label));
     }
     if json {
         return say(pretty(&one)?);
+    }
+    if let ([], [unused]) = (one.servers.as_slice(), one.unused.as_slice()) {
+        return say(format!(
+            "{}\n  from {}",
+            print::unused_line(unused),
+            unused.from
+        ));
     }
     if path == label {
         return say(print::status(&one));
