@@ -1,11 +1,16 @@
-//! Other users and other namespaces: who reaches a mount, and where it is seen.
+//! Other users, namespaces and containers: who reaches a mount, where it is seen, and whether what
+//! contrib and the documents say of it is so.
 
 use crate::nonroot;
 use crate::rig::{
-    FuseForAll, Out, Proc, Rig, is_root, kill, ok, processes_with, run, skill, until,
+    FuseForAll, Out, Proc, Rig, installed, is_root, kill, ok, processes_with, project, run, skill,
+    until,
 };
+use clap::Parser;
+use mount_skills::cli::{Cli, ServerArgs};
+use mount_skills::config::{self, Machine};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -129,7 +134,7 @@ fn as_other(rig: &Rig, line: &str) -> Command {
     command
 }
 
-fn scene() -> serde_json::Value {
+fn scene() -> Value {
     json!({"skills": [
         skill("s", json!({"a.txt": "a\n", "b.txt": "b\n", "bad": {"text": "x", "serve": "y"}})),
         {"path": "gone", "entry": {"resources": "dynamic"}},
@@ -380,6 +385,13 @@ fn c_48_a_user_mounts_in_a_user_namespace_and_only_that_reads() {
         );
         return;
     }
+    // As docs/DEPLOYING.md shows it: one line, and its agent reads.
+    let mut line = rig.command("unshare");
+    line.args(["--user", "--map-root-user", "--mount"]);
+    line.arg(&rig.bin).args(["run", "--server"]);
+    line.arg(format!("lab={target}"));
+    let agent = "cat $MOUNT_SKILLS/lab/s/a.txt";
+    assert_eq!(run(line.args(["--", "sh", "-c", agent])).good(), "a\n");
     let space = Space::hold(&rig, command, "true", &["--user", "--mount"]);
     // Whoever enters the namespace is its root, and outside the user who made it.
     rig.become_root();
@@ -403,5 +415,199 @@ fn c_48_a_user_mounts_in_a_user_namespace_and_only_that_reads() {
         assert!(out.code != Some(0) && out.out.is_empty(), "{out:?}");
         end(daemon);
         assert!(space.sh(&rig, "ls -A $M").good().is_empty());
+    }
+}
+
+// ---- contrib and the documents ----
+
+/// What contrib holds, once its own checks have passed.
+#[track_caller]
+fn contrib() -> Value {
+    let mut check = Command::new(installed("venv/bin/python"));
+    let out = run(check.arg(project().join("tests/contrib/check.py")));
+    serde_json::from_str(&out.good()).unwrap()
+}
+
+fn strings(value: &Value) -> Vec<&str> {
+    let items = value.as_array().unwrap().iter();
+    items.map(|item| item.as_str().unwrap()).collect()
+}
+
+#[test]
+fn the_files_of_contrib_fit_their_schemas_and_each_other() {
+    let all = contrib();
+    let image = all["image"]["user"].as_str().unwrap();
+    for (file, propagation) in [
+        ("sidecar", ["Bidirectional", "HostToContainer"]),
+        ("daemonset", ["Bidirectional", "HostToContainer"]),
+    ] {
+        let containers = all[file].as_array().unwrap();
+        let named = |name: &str| containers.iter().find(|c| c["name"] == name).unwrap();
+        let (daemon, agent) = (named("mount-skills"), named("agent"));
+        assert_eq!(strings(&daemon["propagation"]), propagation[..1], "{file}");
+        assert_eq!(strings(&agent["propagation"]), propagation[1..], "{file}");
+        assert_eq!(daemon["user"], image, "{file}");
+        assert_ne!(agent["user"], image, "{file}: another user");
+        // Kubernetes takes Bidirectional from nobody else, and nobody else needs it.
+        let privileged = containers.iter().filter(|c| c["privileged"] == true);
+        assert_eq!(privileged.collect::<Vec<_>>(), [daemon], "{file}");
+    }
+    assert_eq!(all["sidecar"][0]["restart"], "Always", "a native sidecar");
+    assert_eq!(
+        strings(&all["compose"]["propagation"]["skills"]),
+        ["rshared"]
+    );
+    assert_eq!(strings(&all["compose"]["propagation"]["agent"]), ["rslave"]);
+}
+
+#[test]
+fn the_configurations_of_contrib_are_read_and_leave_out_no_server() {
+    let all = contrib();
+    let dir = tempfile::tempdir().unwrap();
+    let texts = all["configs"].as_array().unwrap();
+    assert_eq!(texts.len(), 3);
+    for config in texts {
+        let file = dir.path().join("config.toml");
+        // The variable that the manifests set.
+        let text = config["text"].as_str().unwrap();
+        fs::write(&file, text.replace("${DOCS_TOKEN}", "${PATH}")).unwrap();
+        let args = ServerArgs {
+            configs: vec![file],
+            ..ServerArgs::default()
+        };
+        let read = config::load(&args, None, &Machine::here().unwrap()).unwrap();
+        assert_eq!(
+            (read.servers.len(), read.warnings()),
+            (1, vec![]),
+            "{config}"
+        );
+    }
+}
+
+/// The commands of ours in lines of shell and of units, but for those that show a form: with a
+/// placeholder in them.
+fn written(text: &str) -> Vec<Vec<String>> {
+    let text = text
+        .replace("\\\n", " ")
+        .replace("sudo -H -u mount-skills", "sudo");
+    let ours = |line: &str| {
+        let line = line.trim_start_matches(['#', ' ', '$']);
+        let line = match line.split_once('=') {
+            Some((key, line)) if key.starts_with("Exec") => line.trim_start_matches(['-', '+']),
+            _ => line,
+        };
+        let words = shlex::split(line)?;
+        let at = words
+            .iter()
+            .position(|w| w.rsplit('/').next() == Some("mount-skills"))?;
+        let runs = |w: &String| {
+            matches!(&**w, "sudo" | "env" | "unshare") || w.starts_with('-') || w.contains('=')
+        };
+        let form = |w: &String| w.contains(['[', '…', '|', '<']) || w == "...";
+        let rest = words[at..].iter();
+        let ours: Vec<String> = rest
+            .take_while(|w| !["&&", "|", ";"].contains(&&***w))
+            .cloned()
+            .collect();
+        (words[..at].iter().all(runs) && !ours.iter().any(form)).then_some(ours)
+    };
+    text.lines().filter_map(ours).collect()
+}
+
+/// The blocks of code of a document.
+fn blocks(text: &str) -> String {
+    let odd = text.split("```").skip(1).step_by(2);
+    odd.collect()
+}
+
+#[test]
+fn every_command_line_of_contrib_and_the_documents_is_one() {
+    // Those of docs/TROUBLESHOOTING.md are run, in `troubleshooting`.
+    let all = contrib();
+    let rows = all["commands"].as_array().unwrap().iter();
+    let mut commands: Vec<(String, Vec<String>)> = rows
+        .map(|c| {
+            let words = strings(&c["words"]).into_iter().map(str::to_owned);
+            (c["file"].to_string(), words.collect())
+        })
+        .collect();
+    assert_eq!(commands.len(), 8);
+    let mut count = |file: &str, text: &str| {
+        let found = written(text);
+        commands.extend(found.iter().map(|words| (file.to_owned(), words.clone())));
+        found.len()
+    };
+    let text = |file: &str| fs::read_to_string(project().join(file)).unwrap();
+    for (file, at_least) in [
+        ("README.md", 6),
+        ("docs/CLI.md", 2),
+        ("docs/DEPLOYING.md", 6),
+    ] {
+        let found = count(file, &blocks(&text(file)));
+        assert!(found >= at_least, "{file}: {found}");
+    }
+    for unit in ["user", "system"] {
+        let file = format!("contrib/systemd/{unit}/mount-skills.service");
+        assert!(count(&file, &text(&file)) >= 4, "{file}");
+    }
+    for (file, words) in commands {
+        let cli = Cli::try_parse_from(&words);
+        assert!(cli.is_ok(), "{file}: {words:?}: {}", cli.unwrap_err());
+    }
+}
+
+#[test]
+fn the_container_of_compose_can_mount_with_what_it_is_given() {
+    // Only root can give a process less.
+    if !is_root() {
+        return;
+    }
+    let compose = &contrib()["compose"];
+    assert_eq!(strings(&compose["dropped"]), ["ALL"]);
+    let given = strings(&compose["capabilities"]).join(",+").to_lowercase();
+    let (mut rig, _open) = nonroot::rig();
+    rig.scene("lab", scene());
+    let plain = daemon(&rig, &[]);
+    let mut command = Command::new(plain.get_program());
+    command.arg(format!("--bounding-set=-all,+{given}"));
+    command.args(plain.get_args()).stdin(Stdio::null());
+    command.env_clear().current_dir("/");
+    command.envs(plain.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    let status = fs::read_to_string(format!("/proc/{}/status", rig.daemon_pid())).unwrap();
+    let effective = status.lines().find(|l| l.starts_with("CapEff:")).unwrap();
+    assert!(effective.ends_with("0000000000000000"), "{effective}");
+    rig.stop();
+}
+
+#[test]
+fn the_unit_for_all_users_is_sound() {
+    let unit = project().join("contrib/systemd/system/mount-skills.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    let keys = unit.lines().filter_map(|l| Some(l.split_once('=')?.0));
+    let keys: Vec<&str> = keys.collect();
+    for breaks in [
+        "NoNewPrivileges",
+        "ProtectSystem",
+        "PrivateTmp",
+        "ProtectHome",
+        "SystemCallFilter",
+    ] {
+        assert!(
+            !keys.contains(&breaks),
+            "{breaks} breaks fusermount3 or hides the mount"
+        );
+    }
+    // Where there is systemd, it has the last word.
+    let rig = Rig::new();
+    let file = rig.dir().join("mount-skills.service");
+    let ours = rig.bin.display().to_string();
+    fs::write(&file, unit.replace("/usr/local/bin/mount-skills", &ours)).unwrap();
+    let mut verify = rig.command("systemd-analyze");
+    match verify.arg("verify").arg(&file).output() {
+        Err(_) => eprintln!("no systemd-analyze here"),
+        Ok(out) => assert!(out.status.success() && out.stderr.is_empty(), "{out:?}"),
     }
 }
