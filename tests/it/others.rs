@@ -491,7 +491,9 @@ fn written(text: &str) -> Vec<Vec<String>> {
         .replace("\\\n", " ")
         .replace("sudo -H -u mount-skills", "sudo");
     let ours = |line: &str| {
-        let line = line.trim_start_matches(['#', ' ', '$']);
+        // Comments of units hold commands further in than text.
+        let line = line.strip_prefix("#   ").unwrap_or(line);
+        let line = line.trim_start_matches([' ', '$']);
         let line = match line.split_once('=') {
             Some((key, line)) if key.starts_with("Exec") => line.trim_start_matches(['-', '+']),
             _ => line,
