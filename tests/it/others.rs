@@ -206,7 +206,7 @@ fn c_41_other_users_read_only_if_the_mount_says_so_and_modes_are_the_kernels() {
     // Reading is all: no command of theirs reaches the daemon.
     let at = rig.mount_point().display().to_string();
     for runtime in ["$XDG_RUNTIME_DIR", "/nowhere"] {
-        for verb in ["status", "unmount", "revoke lab/s"] {
+        for verb in ["status", "unmount", "revoke lab/s", "approve lab/s"] {
             let program = rig.bin.display();
             let line = format!("XDG_RUNTIME_DIR={runtime} {program} {verb} --mount {at}");
             let out = other(&line);
