@@ -126,16 +126,10 @@ impl Machine {
 
     /// The real path of a directory, if there is one. Nothing is no name of the working directory.
     fn find_dir(&self, path: &Path) -> Option<PathBuf> {
-<<<<<<< HEAD
-        // Nothing is no path, though joined to one it is.
-        let path = Some(path).filter(|p| !p.as_os_str().is_empty())?;
-        let path = self.dir.join(path);
-=======
         let path = match path.as_os_str().is_empty() {
             true => return None,
             false => self.dir.join(path),
         };
->>>>>>> wt-config
         path.is_dir().then(|| path.canonicalize().ok()).flatten()
     }
 }
