@@ -108,6 +108,10 @@ pub struct ServerArgs {
     /// Read exactly the sets that `mount-skills lock` wrote to this file, and nothing else.
     #[arg(long, value_name = "FILE", conflicts_with = "approval")]
     pub locked: Option<PathBuf>,
+    /// Let other users of the machine read too. As a user other than root, this needs a line
+    /// user_allow_other in /etc/fuse.conf.
+    #[arg(long)]
+    pub allow_other: bool,
     /// Forget the windows that a killed daemon left open.
     #[arg(long)]
     pub new_session: bool,

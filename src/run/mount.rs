@@ -321,7 +321,14 @@ async fn serve_mount(
         (Life::Daemon, Some(_)) => Hangup::Reloads(Terminal::None),
     };
     let mut end = End::new(asked, hangup, reload.clone())?;
-    let (mounted, gone) = mount::mount(point, &host, &handle, &upcalls, batches)?;
+    let (mounted, gone) = mount::mount(
+        point,
+        &host,
+        &handle,
+        &upcalls,
+        batches,
+        now.settings.access,
+    )?;
     end.gone = Some(gone);
     let control = match Control::bind(&Dirs::find().control(), &path) {
         Ok(control) => {

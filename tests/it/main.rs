@@ -38,6 +38,7 @@ mod life;
 mod load;
 mod model;
 mod nonroot;
+mod others;
 mod protocol;
 mod real_servers;
 mod reload;
