@@ -258,6 +258,12 @@ pub enum Command {
         #[command(subcommand)]
         what: CacheCommand,
     },
+    /// Look at the configuration: what a mount would use, and what other programs have.
+    Config {
+        /// What to do.
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
     /// End a running mount. Ending one that is not there is no error.
     Unmount {
         /// Its mount point, or a path below it; not needed if only one is running.
@@ -289,6 +295,30 @@ pub enum Command {
         device: String,
         /// What becomes of the mount point.
         then: Option<String>,
+    },
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show what a mount with these options would use, without secrets: servers, those that are
+    /// not used and why, and settings with where they come from.
+    Show {
+        /// The options of the mount.
+        #[command(flatten)]
+        servers: Box<ServerArgs>,
+    },
+    /// Show which servers could be taken over from the files of Claude, Cursor, VS Code and Codex.
+    Import {
+        /// Write them to ~/.config/mount-skills/config.toml.
+        #[arg(long)]
+        write: bool,
+        /// Replace that file.
+        #[arg(long, requires = "write")]
+        force: bool,
+        /// Look at these files instead.
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
     },
 }
 

@@ -1,7 +1,7 @@
 //! What a status, a skill or a listing looks like to a person, and to a prompt.
 
 use crate::host::command::Detail;
-use crate::host::report::{ServerStatus, SkillStatus, Status, count};
+use crate::host::report::{ServerStatus, SkillStatus, Status, UnusedStatus, count};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -194,6 +194,10 @@ pub fn status(status: &Status) -> String {
             }
         }
     }
+    for unused in &status.unused {
+        let _ = writeln!(out, "\n{}", unused_line(unused));
+        let _ = writeln!(out, "  from {}", unused.from);
+    }
     let upcalls = status
         .upcalls
         .iter()
@@ -215,6 +219,11 @@ pub fn status(status: &Status) -> String {
         None => out.push_str("cache: not in use\n"),
     }
     out
+}
+
+/// A server of the configuration that is not used, and why.
+pub fn unused_line(unused: &UnusedStatus) -> String {
+    format!("{}  not used: {}", unused.label, unused.reason)
 }
 
 fn skill_lines(out: &mut String, skill: &SkillStatus) {

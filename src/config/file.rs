@@ -69,8 +69,7 @@ pub(super) enum Reach {
     Command {
         command: Raw,
         args: Vec<Raw>,
-        env: Vec<(String, Raw)>,
-        cwd: Option<Raw>,
+        start: Start,
     },
     /// A URL.
     Http {
@@ -78,11 +77,14 @@ pub(super) enum Reach {
         headers: Vec<(String, Raw)>,
     },
     /// A command line or a directory, as in `--server`.
-    Target {
-        target: Raw,
-        env: Vec<(String, Raw)>,
-        cwd: Option<Raw>,
-    },
+    Target { target: Raw, start: Start },
+}
+
+/// In which surroundings a program starts, as it is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) env: Vec<(String, Raw)>,
+    pub(super) cwd: Option<Raw>,
 }
 
 /// A value as it is written, and the field that it is of. It may be a secret.
@@ -405,8 +407,7 @@ struct Draft {
     kind: Option<Kind>,
     command: Option<Raw>,
     args: Vec<Raw>,
-    env: Vec<(String, Raw)>,
-    cwd: Option<Raw>,
+    start: Start,
     url: Option<Raw>,
     headers: Vec<(String, Raw)>,
     target: Option<Raw>,
@@ -452,8 +453,8 @@ impl Draft {
             Key::Type => self.kind = Some(kind(&key, &node)?),
             Key::Command => self.command = Some(text(key, node)?),
             Key::Args => self.args = texts(&key, node)?,
-            Key::Env => self.env = pairs(&key, node)?,
-            Key::Cwd => self.cwd = Some(text(key, node)?),
+            Key::Env => self.start.env = pairs(&key, node)?,
+            Key::Cwd => self.start.cwd = Some(text(key, node)?),
             Key::Target => self.target = Some(text(key, node)?),
             Key::Url => match &self.url {
                 None => self.url = Some(text(key, node)?),
@@ -518,7 +519,7 @@ impl Draft {
                 "remove it, or write what it belongs to",
             )
         };
-        let (env, cwd) = (std::mem::take(&mut self.env), self.cwd.take());
+        let start = std::mem::take(&mut self.start);
         let (args, headers) = (
             std::mem::take(&mut self.args),
             std::mem::take(&mut self.headers),
@@ -532,7 +533,7 @@ impl Draft {
             } else if let Some((_, header)) = headers.first() {
                 return Err(lone(header, "a command"));
             } else {
-                return Ok(Reach::Target { target, env, cwd });
+                return Ok(Reach::Target { target, start });
             }
         }
         if let Some(url) = self.url.take() {
@@ -544,8 +545,8 @@ impl Draft {
                     "correct it",
                 ));
             }
-            let env = env.first().map(|(_, raw)| raw);
-            if let Some(raw) = env.or(cwd.as_ref()).or(args.first()) {
+            let env = start.env.first().map(|(_, raw)| raw);
+            if let Some(raw) = env.or(start.cwd.as_ref()).or(args.first()) {
                 return Err(lone(raw, "a URL"));
             }
             return Ok(Reach::Http { url, headers });
@@ -576,8 +577,7 @@ impl Draft {
         Ok(Reach::Command {
             command,
             args,
-            env,
-            cwd,
+            start,
         })
     }
 }

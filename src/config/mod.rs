@@ -6,6 +6,7 @@
 //! expand     ${VAR} in their values
 //! server     --server or a declared server → ServerSpec
 //! settings   command line, file, default → Settings
+//! import     the files of other programs → a file of ours
 //! ```
 //!
 //! [`load`] puts it together, and can be asked again later: all that it looks at is its
@@ -21,10 +22,12 @@
 mod document;
 mod expand;
 mod file;
+mod import;
 mod server;
 mod settings;
 
 pub use file::{Dialect, Fault, Unused, Why};
+pub use import::{Candidate, Import, Known, import, places};
 pub use server::{BadServer, ServerSpec};
 pub use settings::{Settings, Shown};
 
@@ -107,10 +110,15 @@ impl Machine {
     /// else from a directory.
     fn path(&self, text: &str, from: &Path) -> Result<PathBuf, String> {
         let text = self.expand(text).map_err(|bad| bad.to_string())?;
-        Ok(match (text.strip_prefix("~/"), &self.home) {
+        Ok(from.join(self.from_home(text)))
+    }
+
+    /// A path with the user's home for `~`.
+    fn from_home(&self, text: String) -> PathBuf {
+        match (text.strip_prefix("~/"), &self.home) {
             (Some(below), Some(home)) => home.join(below),
-            _ => from.join(text),
-        })
+            _ => text.into(),
+        }
     }
 
     /// The real path of a directory, if there is one.

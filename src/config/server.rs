@@ -4,8 +4,8 @@
 //! declared.
 
 use super::expand::has_placeholder;
-use super::file::{Declared, Fault, Raw, Reach, is_url};
-use super::{Machine, Origin};
+use super::file::{Declared, Fault, Raw, Reach, Start, is_url};
+use super::{Machine, Origin, Place};
 use crate::domain::digest::Digest;
 use crate::domain::name::Label;
 use crate::source::{Endpoint, Launch, Target, Written};
@@ -128,68 +128,47 @@ impl ServerSpec {
 
     /// The server that a file declares, with all its variables expanded.
     pub(super) fn of_declared(declared: &Declared, machine: &Machine) -> Result<Self, Fault> {
+        let shown = declared.shown();
         let (target, shown, identity) = match &declared.reach {
-            Reach::Http { url, headers } => of_endpoint(url, headers, machine)?,
+            Reach::Http { url, headers } => {
+                let (endpoint, identity) = endpoint(url, headers, machine)?;
+                (Target::Http(endpoint), shown, identity)
+            }
             Reach::Command {
                 command,
                 args,
-                env,
-                cwd,
+                start,
             } => {
-                let raw: Vec<&Raw> = std::iter::once(command).chain(args).collect();
-                let argv = raw.iter().map(|raw| machine.fill(raw));
+                let argv = std::iter::once(command).chain(args);
+                let argv = argv.map(|raw| machine.fill(raw));
                 let argv = argv.collect::<Result<Vec<_>, _>>()?;
-                let written: Vec<String> = raw.iter().map(|raw| raw.text.clone()).collect();
-                let shown = shown_argv(&written);
                 let identity = of_argv(&argv);
-                let launch = launch(
-                    argv,
-                    written.into_iter().next(),
-                    env,
-                    cwd,
-                    declared,
-                    machine,
-                )?;
+                let program = Some(command.text.clone());
+                let launch = launch(argv, program, start, &declared.place, machine)?;
                 (Target::Command(launch), shown, identity)
             }
-            Reach::Target { target, env, cwd } => {
-                let whole = machine.path(&target.text, &declared.place.dir());
-                let dir = whole.ok().filter(|path| path.is_dir());
-                let dir = dir.and_then(|path| path.canonicalize().ok());
-                match dir {
+            Reach::Target { target, start } => {
+                let dir = machine.path(&target.text, &declared.place.dir()).ok();
+                let dir = dir.and_then(|dir| machine.find_dir(&dir));
+                let (argv, program, shown, identity) = match dir {
                     Some(dir) => {
-                        let (argv, shown, identity) = of_dir(&dir, &machine.program);
-                        let shown = match has_placeholder(&target.text) {
-                            true => target.text.clone(),
-                            false => shown,
-                        };
-                        let launch = launch(argv, None, env, cwd, declared, machine)?;
-                        (Target::Command(launch), shown, identity)
+                        let (argv, real, identity) = of_dir(&dir, &machine.program);
+                        match has_placeholder(&target.text) {
+                            true => (argv, None, shown, identity),
+                            false => (argv, None, real, identity),
+                        }
                     }
                     None => {
-                        let words = shlex::split(&target.text).filter(|argv| !argv.is_empty());
-                        let words = words.ok_or_else(|| {
-                            Fault::new(
-                                &*target.field,
-                                "a command that is empty or whose quotes do not match",
-                                "a command line, a directory or a URL",
-                                "correct it",
-                            )
-                        })?;
-                        let argv = words.iter().map(|text| {
-                            machine.fill(&Raw {
-                                field: target.field.clone(),
-                                text: text.clone(),
-                            })
-                        });
+                        let words = words(target)?;
+                        let argv = words.iter().map(|raw| machine.fill(raw));
                         let argv = argv.collect::<Result<Vec<_>, _>>()?;
-                        let shown = without_secrets(&words).unwrap_or_else(|| target.text.clone());
+                        let program = words.into_iter().next().map(|raw| raw.text);
                         let identity = of_argv(&argv);
-                        let launch =
-                            launch(argv, words.into_iter().next(), env, cwd, declared, machine)?;
-                        (Target::Command(launch), shown, identity)
+                        (argv, program, shown, identity)
                     }
-                }
+                };
+                let launch = launch(argv, program, start, &declared.place, machine)?;
+                (Target::Command(launch), shown, identity)
             }
         };
         Ok(Self {
@@ -200,6 +179,84 @@ impl ServerSpec {
             origin: Origin::File(declared.place.clone()),
             start_timeout: declared.start_timeout,
         })
+    }
+}
+
+/// The words of a command line. They are split before variables are expanded: a value is one word
+/// whatever is in it.
+fn words(target: &Raw) -> Result<Vec<Raw>, Fault> {
+    let words = shlex::split(&target.text).filter(|argv| !argv.is_empty());
+    let words = words.ok_or_else(|| {
+        Fault::new(
+            &*target.field,
+            "a command that is empty or whose quotes do not match",
+            "a command line, a directory or a URL",
+            "correct it",
+        )
+    })?;
+    let raw = |text| Raw {
+        field: target.field.clone(),
+        text,
+    };
+    Ok(words.into_iter().map(raw).collect())
+}
+
+impl Declared {
+    /// How the server is reached, for people: as it is written, without what looks like a secret.
+    pub(super) fn shown(&self) -> String {
+        match &self.reach {
+            Reach::Http { url, .. } if has_placeholder(&url.text) => url_as_written(&url.text),
+            Reach::Http { url, .. } => match Url::parse(&url.text) {
+                Ok(url) => url.shown,
+                Err(bad) => bad.shown,
+            },
+            Reach::Command { command, args, .. } => {
+                let words = std::iter::once(command).chain(args);
+                let words: Vec<String> = words.map(|raw| raw.text.clone()).collect();
+                without_secrets(&words).unwrap_or_else(|| joined(&words))
+            }
+            Reach::Target { target, .. } => {
+                let words = shlex::split(&target.text).unwrap_or_default();
+                without_secrets(&words).unwrap_or_else(|| target.text.clone())
+            }
+        }
+    }
+
+    /// The fields with values that look like secrets and stand in the file itself.
+    pub(super) fn literal_secrets(&self) -> Vec<String> {
+        let named = |(name, raw): &(String, Raw)| {
+            let bare = !has_placeholder(&raw.text) && !raw.text.is_empty();
+            (bare && is_secret(name)).then(|| raw.field.clone())
+        };
+        match &self.reach {
+            Reach::Http { url, headers } => {
+                let hidden = Url::parse(&url.text).is_ok_and(|u| u.shown != u.url);
+                let url = hidden.then(|| url.field.clone());
+                url.into_iter()
+                    .chain(headers.iter().filter_map(named))
+                    .collect()
+            }
+            Reach::Command {
+                command,
+                args,
+                start,
+            } => {
+                let words = std::iter::once(command).chain(args);
+                let words: Vec<String> = words.map(|raw| raw.text.clone()).collect();
+                let args = without_secrets(&words).map(|_| "args".to_owned());
+                args.into_iter()
+                    .chain(start.env.iter().filter_map(named))
+                    .collect()
+            }
+            Reach::Target { target, start } => {
+                let words = shlex::split(&target.text).unwrap_or_default();
+                let target = without_secrets(&words).map(|_| target.field.clone());
+                target
+                    .into_iter()
+                    .chain(start.env.iter().filter_map(named))
+                    .collect()
+            }
+        }
     }
 }
 
@@ -230,9 +287,8 @@ impl Machine {
 fn launch(
     argv: Vec<String>,
     program: Option<String>,
-    env: &[(String, Raw)],
-    cwd: &Option<Raw>,
-    declared: &Declared,
+    start: &Start,
+    place: &Place,
     machine: &Machine,
 ) -> Result<Launch, Fault> {
     let one = |(name, raw): &(String, Raw)| {
@@ -246,24 +302,21 @@ fn launch(
         }
         Ok((name.clone(), machine.fill(raw)?))
     };
-    let env = env.iter().map(one).collect::<Result<_, _>>()?;
-    let place = match cwd {
+    let env = start.env.iter().map(one).collect::<Result<_, _>>()?;
+    let cwd = match &start.cwd {
         Some(raw) => {
-            let text = machine.fill(raw)?;
-            Some(match (text.strip_prefix("~/"), &machine.home) {
-                (Some(below), Some(home)) => home.join(below),
-                _ => machine.dir.join(declared.place.dir()).join(text),
-            })
+            let dir = machine.from_home(machine.fill(raw)?);
+            Some(machine.dir.join(place.dir()).join(dir))
         }
         None => None,
     };
     Ok(Launch {
         argv,
         env,
-        cwd: place,
+        cwd,
         written: Written {
             program,
-            cwd: cwd.as_ref().map(|raw| raw.text.clone()),
+            cwd: start.cwd.as_ref().map(|raw| raw.text.clone()),
         },
     })
 }
@@ -281,17 +334,13 @@ const RESERVED: [&str; 9] = [
     "upgrade",
 ];
 
-fn of_endpoint(
+fn endpoint(
     raw: &Raw,
     headers: &[(String, Raw)],
     machine: &Machine,
-) -> Result<(Target, String, String), Fault> {
+) -> Result<(Endpoint, String), Fault> {
     let text = machine.fill(raw)?;
-    let Url {
-        url,
-        shown,
-        identity,
-    } = Url::parse(&text).map_err(|bad| {
+    let Url { url, identity, .. } = Url::parse(&text).map_err(|bad| {
         Fault::new(
             &*raw.field,
             format!("no URL ({})", bad.why),
@@ -307,10 +356,6 @@ fn of_endpoint(
             "correct it",
         ));
     }
-    let shown = match has_placeholder(&raw.text) {
-        true => url_as_written(&raw.text),
-        false => shown,
-    };
     let mut map = HeaderMap::new();
     for (name, raw) in headers {
         let bad = |found: &str, expected: &str, next: &str| {
@@ -340,8 +385,7 @@ fn of_endpoint(
             return Err(bad(found, "each header once", "remove one"));
         }
     }
-    let target = Target::Http(Endpoint { url, headers: map });
-    Ok((target, shown, identity))
+    Ok((Endpoint { url, headers: map }, identity))
 }
 
 /// A URL with variables for people: no user info and no query. Where it is not clear what is user
@@ -410,11 +454,8 @@ fn of_argv(argv: &[String]) -> String {
     identity(&key)
 }
 
-/// A command line for people.
-fn shown_argv(argv: &[String]) -> String {
-    without_secrets(argv).unwrap_or_else(|| {
-        shlex::try_join(argv.iter().map(String::as_str)).unwrap_or_else(|_| HIDDEN.into())
-    })
+fn joined(words: &[String]) -> String {
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| HIDDEN.into())
 }
 
 fn without_user_info(url: &mut reqwest::Url) {
@@ -438,14 +479,16 @@ const SECRETS: [&str; 9] = [
     "token",
 ];
 
+/// Whether the name of a value says that it is a secret.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRETS.iter().any(|s| name.contains(s))
+}
+
 /// A command line for people, if something in it must not be seen: the variables that `env` sets,
 /// and the values of options and headers whose names say that they are secret. A secret that
 /// nothing announces is not hidden.
 fn without_secrets(argv: &[String]) -> Option<String> {
-    let secret = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        SECRETS.iter().any(|s| name.contains(s))
-    };
     let env = argv
         .first()
         .is_some_and(|a| a.rsplit('/').next() == Some("env"));
@@ -455,11 +498,11 @@ fn without_secrets(argv: &[String]) -> Option<String> {
         let option = option.filter(|o| o.starts_with('-') && !o.contains(['=', ':']));
         let named = word.split_once(['=', ':']);
         match named {
-            Some((name, _)) if secret(name) || env && word.contains('=') => {
+            Some((name, _)) if is_secret(name) || env && word.contains('=') => {
                 let sign = word.get(name.len()..=name.len()).unwrap_or_default();
                 format!("{name}{sign}{HIDDEN}")
             }
-            None if !word.starts_with('-') && option.is_some_and(secret) => HIDDEN.to_owned(),
+            None if !word.starts_with('-') && option.is_some_and(is_secret) => HIDDEN.to_owned(),
             _ if word.contains("://") && word.contains('@') => match word.parse() {
                 Ok(mut url) => {
                     without_user_info(&mut url);

@@ -142,6 +142,8 @@ pub struct Host {
     /// the same bytes.
     memo: Mutex<HashMap<Asked, (Tick, ReadError)>>,
     refusals: Mutex<Refusals>,
+    /// What the configuration has beyond the servers: for the status alone.
+    unused: Mutex<Vec<report::UnusedStatus>>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
     settled: watch::Sender<Vec<Option<String>>>,
@@ -308,6 +310,7 @@ impl Host {
             flights: Flights::new(),
             memo: Mutex::default(),
             refusals: Mutex::default(),
+            unused: Mutex::default(),
             inbox,
             report_due: Notify::new(),
             settled,

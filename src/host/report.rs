@@ -38,11 +38,25 @@ pub struct Status {
     pub approval: String,
     /// Its servers, in the order they were given.
     pub servers: Vec<ServerStatus>,
+    /// Servers of its configuration that it does not use.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub unused: Vec<UnusedStatus>,
     /// The disk cache; none if it cannot be used.
     pub cache: Option<cache::Figures>,
     /// Requests of the kernel, by kind.
     #[serde(default)]
     pub upcalls: BTreeMap<String, u64>,
+}
+
+/// A server that is declared and not used.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UnusedStatus {
+    /// Its label, or its name if that makes none.
+    pub label: String,
+    /// Where it is declared.
+    pub from: String,
+    /// Why it is not used.
+    pub reason: String,
 }
 
 /// What one server is doing.
@@ -150,6 +164,11 @@ pub struct DeclinedStatus {
 }
 
 impl Host {
+    /// Tells which servers of the configuration are not used, for the status.
+    pub fn leave_out(&self, unused: Vec<UnusedStatus>) {
+        *self.unused.lock() = unused;
+    }
+
     /// The status of the mount; the caller adds the upcalls.
     pub fn status(&self) -> Status {
         let tree = self.tree();
@@ -177,6 +196,7 @@ impl Host {
             hold: hold_name(self.policy.hold).into(),
             approval: approval_name(self.policy.approval).into(),
             servers,
+            unused: self.unused.lock().clone(),
             cache: self.cache.as_ref().map(|c| c.figures()),
             upcalls: BTreeMap::new(),
         }

@@ -4,6 +4,7 @@
 //! its control socket and prints the answer.
 
 mod complete;
+mod config;
 mod daemon;
 mod lock;
 mod log;
@@ -216,6 +217,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
         Command::Lock { check } => lock::lock(&ask, check.as_deref(), json),
         Command::Forget { label, cache_dir } => forget(&label, cache_dir, json),
         Command::Cache { cache_dir, what } => cached(cache_dir, &what, json),
+        Command::Config { what } => config::config(&what, json),
         Command::Unmount {
             mountpoint,
             keep_windows,
@@ -443,11 +445,19 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     let label = path.split('/').next().unwrap_or(&path).to_owned();
     let mut one = status.clone();
     one.servers.retain(|s| s.label == label);
-    if one.servers.is_empty() {
+    one.unused.retain(|u| u.label == label);
+    if one.servers.is_empty() && one.unused.is_empty() {
         return Err(no_server(&status, &label));
     }
     if json {
         return say(pretty(&one)?);
+    }
+    if let ([], [unused]) = (one.servers.as_slice(), one.unused.as_slice()) {
+        return say(format!(
+            "{}\n  from {}",
+            print::unused_line(unused),
+            unused.from
+        ));
     }
     if path == label {
         return say(print::status(&one));

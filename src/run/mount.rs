@@ -8,12 +8,13 @@ use super::servers::{self, Ground, Look, Servers, Wanted, Wish};
 use super::service::{self, Stage};
 use super::{Dirs, Failure, ServerArgs, daemon, lock, log};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
-use crate::config::{self, Config, Machine, ServerSpec, Settings};
+use crate::config::{self, Config, Machine, ServerSpec, Settings, Unused};
 use crate::control::{Control, Orders, Reload};
 use crate::domain::skill::{Approval, Hold, Policy};
 use crate::domain::text::printable;
 use crate::fuse::Upcalls;
 use crate::fuse::mount::{self, MountPoint};
+use crate::host::report::UnusedStatus;
 use crate::host::{Dynamic, Host, Server, Windows};
 use crate::source::{Spawner, Target};
 use crate::store::PrivateDir;
@@ -299,6 +300,7 @@ async fn serve_mount(
     }
     let (policy, cache) = (policy(args, &now.settings), storage.cache.clone());
     let (host, inbox) = Host::new(told, policy, cache, path.clone(), now.settings.timeout);
+    host.leave_out(now.unused.iter().map(left_out).collect());
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
@@ -372,6 +374,15 @@ async fn serve_mount(
         let _ = control.await;
     }
     result.map(drop)
+}
+
+/// A server that is not used, for the status.
+fn left_out(unused: &Unused) -> UnusedStatus {
+    UnusedStatus {
+        label: unused.name.clone(),
+        from: printable(&unused.place.to_string(), 500),
+        reason: printable(&unused.why.to_string(), 2000),
+    }
 }
 
 fn policy(args: &ServerArgs, settings: &Settings) -> Policy {

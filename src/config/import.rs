@@ -1,0 +1,264 @@
+//! The files of other programs on this machine → one file of ours.
+//!
+//! **Invariants:** placeholders stay placeholders: no secret is taken out of the environment. A
+//! value that stands in a file itself is taken over as it stands, since the server needs it; its
+//! field is named. Of two servers with one label the first is taken. Nothing is written here.
+
+use super::file::{Contents, Declared, Raw, Reach, Start, Switch};
+use super::{BadConfig, Dialect, Machine, ServerSpec, contents};
+use crate::domain::name::Label;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// A place where another program keeps its servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The program.
+    pub program: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    dialect: Dialect,
+}
+
+/// The places to look at, the ones of the working directory first.
+pub fn places(machine: &Machine) -> Vec<Known> {
+    let known = |program, dialect, dir: Option<&Path>, below: &str| {
+        let path = dir?.join(below);
+        Some(Known {
+            program,
+            path,
+            dialect,
+        })
+    };
+    let (here, home) = (Some(machine.dir()), machine.home());
+    let config = machine.config_home();
+    let codex = machine.var("CODEX_HOME").map(PathBuf::from);
+    let codex = codex.or_else(|| Some(home?.join(".codex")));
+    [
+        known("Claude Code", Dialect::Json, here, ".mcp.json"),
+        known("Cursor", Dialect::Json, here, ".cursor/mcp.json"),
+        known("VS Code", Dialect::Json, here, ".vscode/mcp.json"),
+        known("Claude Code", Dialect::Json, home, ".claude.json"),
+        known(
+            "Claude Desktop",
+            Dialect::Json,
+            config,
+            "Claude/claude_desktop_config.json",
+        ),
+        known("Cursor", Dialect::Json, home, ".cursor/mcp.json"),
+        known("VS Code", Dialect::Json, config, "Code/User/mcp.json"),
+        known("Codex", Dialect::Codex, codex.as_deref(), "config.toml"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What would be taken over.
+#[derive(Debug, Default)]
+pub struct Import {
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
+    /// Each server that stands in one of them.
+    pub servers: Vec<Candidate>,
+    /// Files that cannot be read, and what is ignored.
+    pub notices: Vec<String>,
+    taken: Vec<Declared>,
+}
+
+/// A server of another program's file.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Candidate {
+    /// Its label, or its name if that makes none.
+    pub label: String,
+    /// How it is reached, without secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Where it stands.
+    pub from: String,
+    /// `taken`, `taken, switched off` or `left out`.
+    pub becomes: &'static str,
+    /// Why it is left out, or does not work now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The fields whose values are taken over though they look like secrets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub literal_secrets: Vec<String>,
+}
+
+/// Looks at these files, or at those that are found on this machine.
+pub fn import(files: &[PathBuf], machine: &Machine) -> Result<Import, BadConfig> {
+    let mut import = Import::default();
+    for path in files {
+        let path = machine.dir().join(path);
+        let contents = contents(&path, None)?;
+        import.take(path, contents, machine);
+    }
+    if files.is_empty() {
+        let mut seen = Vec::new();
+        for place in places(machine) {
+            // In the home directory, the file here and the one there are one.
+            if !place.path.is_file() || seen.contains(&place.path) {
+                continue;
+            }
+            seen.push(place.path.clone());
+            match contents(&place.path, Some(place.dialect)) {
+                Ok(contents) => import.take(place.path, contents, machine),
+                Err(e) => import.notices.push(format!("{}: {e}", place.program)),
+            }
+        }
+    }
+    Ok(import)
+}
+
+impl Import {
+    fn take(&mut self, path: PathBuf, contents: Contents, machine: &Machine) {
+        self.files.push(path);
+        self.notices.extend(contents.notices);
+        let mut homes: HashMap<Label, usize> = self
+            .taken
+            .iter()
+            .enumerate()
+            .map(|(n, taken)| (taken.label.clone(), n))
+            .collect();
+        for unused in contents.unused {
+            self.servers.push(Candidate {
+                label: unused.name,
+                target: None,
+                from: unused.place.to_string(),
+                becomes: "left out",
+                reason: Some(unused.why.to_string()),
+                literal_secrets: Vec::new(),
+            });
+        }
+        for declared in contents.declared {
+            let before = homes.get(&declared.label).and_then(|n| self.taken.get(*n));
+            let twice = before.map(|before| {
+                let same = match before.reach == declared.reach {
+                    true => "the same",
+                    false => "another",
+                };
+                format!("{same} server of this label is in {}", before.place)
+            });
+            let fault = ServerSpec::of_declared(&declared, machine).err();
+            // What is not set now may be set where the mount is started.
+            let hopeless = fault.as_ref().filter(|f| !f.found.ends_with("is not set"));
+            let left_out = twice.or_else(|| hopeless.map(|f| f.to_string()));
+            self.servers.push(Candidate {
+                label: declared.label.to_string(),
+                target: Some(declared.shown()),
+                from: declared.place.to_string(),
+                becomes: match (&left_out, declared.switch) {
+                    (Some(_), _) => "left out",
+                    (None, Switch::Off) => "taken, switched off",
+                    (None, Switch::On) => "taken",
+                },
+                literal_secrets: match left_out {
+                    Some(_) => Vec::new(),
+                    None => declared.literal_secrets(),
+                },
+                reason: left_out.clone().or_else(|| fault.map(|f| f.to_string())),
+            });
+            if left_out.is_none() {
+                homes.insert(declared.label.clone(), self.taken.len());
+                self.taken.push(declared);
+            }
+        }
+    }
+
+    /// Whether there is a server to take over.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    /// The text of a file of ours.
+    pub fn to_toml(&self) -> String {
+        let mut out = "# Servers for mount-skills, taken over from:\n".to_owned();
+        for path in &self.files {
+            out.push_str(&format!(
+                "#   {}\n",
+                path.display().to_string().escape_debug()
+            ));
+        }
+        out.push('\n');
+        let servers = self.taken.iter().map(|declared| {
+            let value = Value::Table(table(declared));
+            (declared.label.to_string(), value)
+        });
+        let mut root = Table::new();
+        root.insert("servers".into(), Value::Table(servers.collect()));
+        out.push_str(&root.to_string());
+        out
+    }
+}
+
+fn pairs(pairs: &[(String, Raw)]) -> Value {
+    let pairs = pairs.iter();
+    Value::Table(
+        pairs
+            .map(|(name, raw)| (name.clone(), Value::String(raw.text.clone())))
+            .collect(),
+    )
+}
+
+/// A server as our file declares it.
+fn table(declared: &Declared) -> Table {
+    let mut table = Table::new();
+    let mut put = |key: &str, value: Value| {
+        table.insert(key.to_owned(), value);
+    };
+    let text = |raw: &Raw| Value::String(raw.text.clone());
+    let start = match &declared.reach {
+        Reach::Http { url, headers } => {
+            put("url", text(url));
+            if !headers.is_empty() {
+                put("headers", pairs(headers));
+            }
+            &Start::default()
+        }
+        Reach::Command {
+            command,
+            args,
+            start,
+        } => {
+            put("command", text(command));
+            if !args.is_empty() {
+                put("args", Value::Array(args.iter().map(text).collect()));
+            }
+            start
+        }
+        Reach::Target { target, start } => {
+            put("target", text(target));
+            start
+        }
+    };
+    if !start.env.is_empty() {
+        put("env", pairs(&start.env));
+    }
+    if let Some(cwd) = &start.cwd {
+        // Relative to a file that is not this one.
+        let path = match cwd.text.starts_with(['$', '~']) {
+            true => cwd.text.clone(),
+            false => {
+                let path = declared.place.dir().join(&cwd.text);
+                path.display().to_string()
+            }
+        };
+        put("cwd", Value::String(path));
+    }
+    if declared.switch == Switch::Off {
+        put("enabled", Value::Boolean(false));
+    }
+    if let Some(timeout) = declared.start_timeout {
+        put("start-timeout", Value::Float(timeout.as_secs_f64()));
+    }
+    if declared.dynamic {
+        put("allow-dynamic", Value::Boolean(true));
+    }
+    if !declared.skills.is_empty() {
+        let skills = declared.skills.iter().cloned().map(Value::String);
+        put("skills", Value::Array(skills.collect()));
+    }
+    table
+}
