@@ -17,6 +17,7 @@ use std::path::PathBuf;
     after_help = "Examples:\n  \
         mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
         mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
+        mount-skills --config .mcp.json ~/skills\n  \
         mount-skills run --server mine=./my-skills -- my-agent --skills-from-env\n  \
         cat ~/skills/docs/pdf-processing/SKILL.md\n  \
         mount-skills status\n  \

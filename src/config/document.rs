@@ -20,7 +20,7 @@ pub(super) enum Syntax {
 }
 
 /// A place in a file, both counted from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct At {
     pub(super) line: usize,
     pub(super) column: usize,
@@ -33,9 +33,15 @@ pub(super) struct Fault {
     pub(super) why: String,
 }
 
-/// A value and where it starts. Its text may be a secret: it has no `Debug`.
+/// What a file holds.
+pub(super) struct Document<'a> {
+    pub(super) root: Node,
+    pub(super) lines: Lines<'a>,
+}
+
+/// A value and the byte where it starts. Its text may be a secret: it has no `Debug`.
 pub(super) struct Node {
-    pub(super) at: At,
+    pub(super) at: usize,
     pub(super) value: Value,
 }
 
@@ -54,7 +60,7 @@ pub(super) enum Value {
 
 /// A key with its value.
 pub(super) struct Entry {
-    pub(super) at: At,
+    pub(super) at: usize,
     pub(super) key: String,
     pub(super) node: Node,
 }
@@ -76,16 +82,18 @@ impl Node {
 }
 
 /// Reads a text without a byte order mark.
-pub(super) fn parse(text: &str, syntax: Syntax) -> Result<Node, Fault> {
+pub(super) fn parse(text: &str, syntax: Syntax) -> Result<Document<'_>, Fault> {
     let lines = Lines::of(text);
-    match syntax {
-        Syntax::Json => json(text, &lines),
-        Syntax::Toml => toml(text, &lines),
-    }
+    let root = match syntax {
+        Syntax::Json => json(text, &lines)?,
+        Syntax::Toml => toml(text, &lines)?,
+    };
+    Ok(Document { root, lines })
 }
 
-/// Where the lines of a text start.
-struct Lines<'a> {
+/// Where the lines of a text start. A place is worked out when somebody asks for it: a file may be
+/// one long line.
+pub(super) struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
 }
@@ -97,7 +105,8 @@ impl<'a> Lines<'a> {
         Self { text, starts }
     }
 
-    fn at(&self, offset: usize) -> At {
+    /// The line and column of a byte.
+    pub(super) fn at(&self, offset: usize) -> At {
         let line = self.starts.partition_point(|start| *start <= offset);
         let start = self.starts.get(line.saturating_sub(1)).copied();
         let before = self.text.get(start.unwrap_or(0)..offset);
@@ -140,7 +149,7 @@ fn json(text: &str, lines: &Lines) -> Result<Node, Fault> {
 
 fn of_json(value: ast::Value, lines: &Lines) -> Result<Node, Fault> {
     use jsonc_parser::common::Ranged;
-    let at = lines.at(value.range().start);
+    let at = value.range().start;
     let value = match value {
         ast::Value::NullKeyword(_) => Value::Null,
         ast::Value::BooleanLit(b) => Value::Bool(b.value),
@@ -153,7 +162,7 @@ fn of_json(value: ast::Value, lines: &Lines) -> Result<Node, Fault> {
         ast::Value::Object(object) => {
             let entries = object.properties.into_iter().map(|property| {
                 Ok(Entry {
-                    at: lines.at(property.range.start),
+                    at: property.range.start,
                     key: property.name.into_string(),
                     node: of_json(property.value, lines)?,
                 })
@@ -162,7 +171,7 @@ fn of_json(value: ast::Value, lines: &Lines) -> Result<Node, Fault> {
             let mut seen = HashSet::new();
             if let Some(twice) = entries.iter().find(|e| !seen.insert(e.key.as_str())) {
                 return Err(Fault {
-                    at: twice.at,
+                    at: lines.at(twice.at),
                     why: format!("the key {:?} is given twice; keep one of them", twice.key),
                 });
             }
@@ -178,22 +187,22 @@ fn toml(text: &str, lines: &Lines) -> Result<Node, Fault> {
         why: e.message().to_owned(),
     })?;
     Ok(Node {
-        at: At { line: 1, column: 1 },
-        value: of_table(table.into_inner(), lines),
+        at: 0,
+        value: of_table(table.into_inner()),
     })
 }
 
-fn of_table(table: DeTable, lines: &Lines) -> Value {
+fn of_table(table: DeTable) -> Value {
     let mut entries: Vec<Entry> = table
         .into_iter()
         .map(|(key, value)| {
-            let at = lines.at(key.span().start);
+            let at = key.span().start;
             Entry {
                 at,
                 key: key.into_inner().into_owned(),
                 node: Node {
                     at,
-                    value: of_toml(value.into_inner(), lines),
+                    value: of_toml(value.into_inner()),
                 },
             }
         })
@@ -203,7 +212,7 @@ fn of_table(table: DeTable, lines: &Lines) -> Value {
     Value::Table(entries)
 }
 
-fn of_toml(value: DeValue, lines: &Lines) -> Value {
+fn of_toml(value: DeValue) -> Value {
     match value {
         DeValue::String(text) => Value::Text(text.into_owned()),
         DeValue::Integer(number) => Value::Number(number.to_string()),
@@ -213,12 +222,12 @@ fn of_toml(value: DeValue, lines: &Lines) -> Value {
         DeValue::Array(list) => Value::List(
             list.into_iter()
                 .map(|item| Node {
-                    at: lines.at(item.span().start),
-                    value: of_toml(item.into_inner(), lines),
+                    at: item.span().start,
+                    value: of_toml(item.into_inner()),
                 })
                 .collect(),
         ),
-        DeValue::Table(table) => of_table(table, lines),
+        DeValue::Table(table) => of_table(table),
     }
 }
 
@@ -235,13 +244,14 @@ mod tests {
     #[test]
     fn c_28_comments_and_trailing_commas_are_read_and_nothing_else_is_lenient() {
         let text = "{ // note\n /* x */ \"a\": \"// no , ] }\", \"b\": [1, 2,],\n}\n";
-        let Value::Table(entries) = parse(text, Syntax::Json).ok().unwrap().value else {
+        let Document { root, lines } = parse(text, Syntax::Json).ok().unwrap();
+        let Value::Table(entries) = root.value else {
             panic!("no object");
         };
         assert_eq!(entries.len(), 2);
         assert!(matches!(&entries[0].node.value, Value::Text(t) if t == "// no , ] }"));
         assert_eq!(
-            entries[1].at,
+            lines.at(entries[1].at),
             At {
                 line: 2,
                 column: 30
@@ -272,7 +282,7 @@ mod tests {
     #[test]
     fn toml_keeps_its_order() {
         let text = "[z]\nb = 1\na = \"x\"\n[y.w]\n";
-        let Value::Table(entries) = parse(text, Syntax::Toml).ok().unwrap().value else {
+        let Value::Table(entries) = parse(text, Syntax::Toml).ok().unwrap().root.value else {
             panic!("no table");
         };
         let keys: Vec<&str> = entries.iter().map(|e| e.key.as_str()).collect();

@@ -12,8 +12,8 @@
 //! out that server, with its field, what was found and what was expected. No message holds the
 //! value of a field, but the words that a field can be chosen from.
 
-use super::document::{self, At, Entry, Node, Syntax, Value};
-use super::expand::is_variable;
+use super::document::{self, Document, Entry, Syntax, Value};
+use super::entry::{Draft, Fault, Reach, Switch};
 use super::settings::FileSettings;
 use super::{BadConfig, Place};
 use crate::domain::name::Label;
@@ -54,52 +54,6 @@ pub(super) struct Declared {
     pub(super) skills: Vec<String>,
 }
 
-/// Whether the file says that a server is to be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Switch {
-    #[default]
-    On,
-    Off,
-}
-
-/// How a server is to be reached, as it is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// A program with its arguments.
-    Command {
-        command: Raw,
-        args: Vec<Raw>,
-        start: Start,
-    },
-    /// A URL.
-    Http {
-        url: Raw,
-        headers: Vec<(String, Raw)>,
-    },
-    /// A command line or a directory, as in `--server`.
-    Target { target: Raw, start: Start },
-}
-
-/// In which surroundings a program starts, as it is written.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Start {
-    pub(super) env: Vec<(String, Raw)>,
-    pub(super) cwd: Option<Raw>,
-}
-
-/// A value as it is written, and the field that it is of. It may be a secret.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Raw {
-    pub(super) field: String,
-    pub(super) text: String,
-}
-
-impl fmt::Debug for Raw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Raw({})", self.field)
-    }
-}
-
 /// A server of a file that is not connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
@@ -129,107 +83,6 @@ impl fmt::Display for Why {
     }
 }
 
-/// What is wrong with a server.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: found {found}, expected {expected}; {next}")]
-pub struct Fault {
-    /// The field.
-    pub field: String,
-    /// What is there, without values.
-    pub found: String,
-    /// What should be.
-    pub expected: String,
-    /// What to do.
-    pub next: String,
-}
-
-impl Fault {
-    pub(super) fn new(
-        field: impl Into<String>,
-        found: impl Into<String>,
-        expected: &str,
-        next: &str,
-    ) -> Self {
-        Self {
-            field: field.into(),
-            found: found.into(),
-            expected: expected.into(),
-            next: next.into(),
-        }
-    }
-}
-
-/// What a key of a server means.
-#[derive(Clone, Copy)]
-enum Key {
-    Type,
-    Command,
-    Args,
-    Env,
-    Cwd,
-    Url,
-    Headers,
-    /// Names of headers to names of variables.
-    EnvHeaders,
-    /// The variable with a bearer token.
-    Bearer,
-    Disabled,
-    Enabled,
-    StartTimeout,
-    Target,
-    Dynamic,
-    Skills,
-    EnvFile,
-    /// Of use to an agent, not to a mount.
-    Inert,
-}
-
-impl Dialect {
-    fn key(self, name: &str) -> Option<Key> {
-        let common = match name {
-            "command" => Some(Key::Command),
-            "args" => Some(Key::Args),
-            "env" => Some(Key::Env),
-            "cwd" => Some(Key::Cwd),
-            "url" => Some(Key::Url),
-            "enabled" => Some(Key::Enabled),
-            _ => None,
-        };
-        common.or(match (self, name) {
-            (Self::Json, "type" | "transport" | "transportType") => Some(Key::Type),
-            (Self::Json, "serverUrl" | "httpUrl") => Some(Key::Url),
-            (Self::Json | Self::Ours, "headers") => Some(Key::Headers),
-            (Self::Json, "disabled") => Some(Key::Disabled),
-            (Self::Json, "envFile") => Some(Key::EnvFile),
-            (
-                Self::Json,
-                "alwaysAllow" | "autoApprove" | "description" | "dev" | "disabledTools"
-                | "excludeTools" | "gallery" | "includeTools" | "timeout" | "tools" | "trust"
-                | "version",
-            ) => Some(Key::Inert),
-            (Self::Codex, "http_headers") => Some(Key::Headers),
-            (Self::Codex, "env_http_headers") => Some(Key::EnvHeaders),
-            (Self::Codex, "bearer_token_env_var") => Some(Key::Bearer),
-            (Self::Codex, "startup_timeout_sec") => Some(Key::StartTimeout),
-            (
-                Self::Codex,
-                "default_tools_approval_mode"
-                | "disabled_tools"
-                | "enabled_tools"
-                | "env_vars"
-                | "required"
-                | "tool_timeout_sec"
-                | "tools",
-            ) => Some(Key::Inert),
-            (Self::Ours, "start-timeout") => Some(Key::StartTimeout),
-            (Self::Ours, "target") => Some(Key::Target),
-            (Self::Ours, "allow-dynamic") => Some(Key::Dynamic),
-            (Self::Ours, "skills") => Some(Key::Skills),
-            _ => None,
-        })
-    }
-}
-
 /// Whether a text looks like JSON, for files whose names do not tell.
 fn syntax(file: &str, text: &str) -> Syntax {
     let ending = |e: &str| file.to_ascii_lowercase().ends_with(e);
@@ -253,13 +106,15 @@ pub(super) fn read(
         Some(Dialect::Codex | Dialect::Ours) => Syntax::Toml,
         None => syntax(file, text),
     };
-    let root = document::parse(text, syntax).map_err(|fault| BadConfig::Syntax {
+    let document = document::parse(text, syntax).map_err(|fault| BadConfig::Syntax {
         place: Place::new(file, fault.at),
         why: fault.why,
     })?;
+    let Document { root, lines } = document;
+    let place = |at| Place::new(file, lines.at(at));
     let found = root.kind();
     let Value::Table(entries) = root.value else {
-        return Err(shape(file, root.at, "the file", found));
+        return Err(shape(place(root.at), "the file", found));
     };
     let has = |key: &str| entries.iter().any(|e| e.key == key);
     let dialect = match (dialect, syntax) {
@@ -269,7 +124,7 @@ pub(super) fn read(
         (None, Syntax::Toml) => Dialect::Ours,
     };
     let mut reader = Reader {
-        file,
+        place: &place,
         dialect,
         out: Contents {
             declared: Vec::new(),
@@ -288,6 +143,12 @@ pub(super) fn read(
             reader.servers(entry)?;
         } else if dialect == Dialect::Ours {
             reader.setting(entry)?;
+        } else if dialect == Dialect::Codex && entry.key == "servers" {
+            return Err(BadConfig::Syntax {
+                place: place(entry.at),
+                why: "servers: found beside mcp_servers, which are Codex'; put ours into a file of their own"
+                    .into(),
+            });
         }
     }
     if reader.out.declared.is_empty() && reader.out.unused.is_empty() {
@@ -302,29 +163,27 @@ pub(super) fn read(
     Ok(reader.out)
 }
 
-fn shape(file: &str, at: At, field: &str, found: &str) -> BadConfig {
-    BadConfig::Syntax {
-        place: Place::new(file, at),
-        why: format!("{field}: found {found}, expected an object with a server under each name"),
-    }
+fn shape(place: Place, field: &str, found: &str) -> BadConfig {
+    let why = format!("{field}: found {found}, expected an object with a server under each name");
+    BadConfig::Syntax { place, why }
 }
 
 struct Reader<'a> {
-    file: &'a str,
+    place: &'a dyn Fn(usize) -> Place,
     dialect: Dialect,
     out: Contents,
 }
 
 impl Reader<'_> {
     fn setting(&mut self, entry: Entry) -> Result<(), BadConfig> {
-        let place = Place::new(self.file, entry.at);
+        let place = (self.place)(entry.at);
         self.out.settings.read(&entry, &place)
     }
 
     fn servers(&mut self, servers: Entry) -> Result<(), BadConfig> {
         let (at, found) = (servers.node.at, servers.node.kind());
         let Value::Table(entries) = servers.node.value else {
-            return Err(shape(self.file, at, &servers.key, found));
+            return Err(shape((self.place)(at), &servers.key, found));
         };
         for entry in entries {
             self.server(entry);
@@ -333,7 +192,7 @@ impl Reader<'_> {
     }
 
     fn server(&mut self, entry: Entry) {
-        let place = Place::new(self.file, entry.at);
+        let place = (self.place)(entry.at);
         let label = match label(&entry.key) {
             Ok(label) => label,
             Err(fault) => {
@@ -394,293 +253,387 @@ fn label(name: &str) -> Result<Label, Fault> {
     })
 }
 
-/// How a server says that it is reached.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Stdio,
-    Http,
-}
+#[cfg(test)]
+mod tests {
+    use super::super::entry::{Raw, Start};
+    use super::*;
+    use proptest::prelude::*;
 
-/// What was read of a server so far.
-#[derive(Default)]
-struct Draft {
-    kind: Option<Kind>,
-    command: Option<Raw>,
-    args: Vec<Raw>,
-    start: Start,
-    url: Option<Raw>,
-    headers: Vec<(String, Raw)>,
-    target: Option<Raw>,
-    switch: Switch,
-    start_timeout: Option<Duration>,
-    dynamic: bool,
-    skills: Vec<String>,
-    unknown: Vec<String>,
-}
-
-impl Draft {
-    /// Reads all fields; the first fault is given back, and whether the server is switched off is
-    /// known all the same.
-    fn read(&mut self, dialect: Dialect, node: Node) -> Result<(), Fault> {
-        let found = node.kind();
-        let Value::Table(entries) = node.value else {
-            return Err(Fault::new("the entry", found, "an object", "correct it"));
-        };
-        let mut result = Ok(());
-        for entry in entries {
-            result = result.and(self.field(dialect, entry));
-        }
-        result
+    fn json(text: &str) -> Contents {
+        read("f.json", text, None).unwrap()
     }
 
-    fn field(&mut self, dialect: Dialect, entry: Entry) -> Result<(), Fault> {
-        let Entry { key, node, .. } = entry;
-        let Some(meaning) = dialect.key(&key) else {
-            if dialect == Dialect::Ours {
-                return Err(Fault::new(
-                    Quoted(&key).to_string(),
-                    "a key that is not known",
-                    "one of target, command, args, env, cwd, url, headers, enabled, \
-                     start-timeout, allow-dynamic, skills",
-                    "correct or remove it",
-                ));
-            }
-            self.unknown.push(Quoted(&key).to_string());
-            return Ok(());
+    fn toml(text: &str) -> Contents {
+        read("f.toml", text, None).unwrap()
+    }
+
+    fn labels(contents: &Contents) -> Vec<&str> {
+        let labels = contents.declared.iter().map(|d| d.label.as_str());
+        labels.collect()
+    }
+
+    /// The one server of a file, as a line: kind, fields and values.
+    fn reach(contents: &Contents) -> String {
+        let texts = |raw: &[(String, Raw)]| {
+            let one = raw.iter().map(|(name, raw)| format!("{name}={}", raw.text));
+            one.collect::<Vec<_>>().join(",")
         };
-        match meaning {
-            Key::Inert => {}
-            Key::Type => self.kind = Some(kind(&key, &node)?),
-            Key::Command => self.command = Some(text(key, node)?),
-            Key::Args => self.args = texts(&key, node)?,
-            Key::Env => self.start.env = pairs(&key, node)?,
-            Key::Cwd => self.start.cwd = Some(text(key, node)?),
-            Key::Target => self.target = Some(text(key, node)?),
-            Key::Url => match &self.url {
-                None => self.url = Some(text(key, node)?),
-                Some(first) => {
-                    let found = format!("a second URL beside {}", first.field);
-                    return Err(Fault::new(key, found, "one of them", "remove the other"));
-                }
+        let start = |start: &Start| {
+            let cwd = start.cwd.as_ref().map(|raw| raw.text.as_str());
+            format!("[{}] {}", texts(&start.env), cwd.unwrap_or("-"))
+        };
+        match &contents.declared[0].reach {
+            Reach::Command {
+                command,
+                args,
+                start: s,
+            } => {
+                let args: Vec<&str> = args.iter().map(|raw| raw.text.as_str()).collect();
+                format!("{} {} {}", command.text, args.join(" "), start(s))
+            }
+            Reach::Http { url, headers } => format!("{} [{}]", url.text, texts(headers)),
+            Reach::Target { target, start: s } => format!("({}) {}", target.text, start(s)),
+        }
+    }
+
+    /// Why the one server of a file is not used.
+    fn fault(contents: &Contents) -> String {
+        assert_eq!(contents.declared.len(), 0);
+        contents.unused[0].why.to_string()
+    }
+
+    #[test]
+    fn c_28_claude_and_cursor() {
+        let one = |entry: &str| json(&format!("{{\"mcpServers\": {{\"a\": {entry}}}}}"));
+        for (entry, expected) in [
+            (r#"{"command": "x"}"#, "x  [] -"),
+            (
+                r#"{"command": "x", "args": ["-y", "z"], "env": {"N": 1, "S": "${S}"}, "cwd": "/d", "type": "stdio"}"#,
+                "x -y z [N=1,S=${S}] /d",
+            ),
+            (r#"{"type": "http", "url": "http://h"}"#, "http://h []"),
+            (
+                r#"{"type": "streamable-http", "url": "http://h", "headers": {"Authorization": "Bearer x"}}"#,
+                "http://h [Authorization=Bearer x]",
+            ),
+            (r#"{"serverUrl": "http://h"}"#, "http://h []"),
+            (
+                r#"{"httpUrl": "http://h", "disabled": false, "enabled": true}"#,
+                "http://h []",
+            ),
+        ] {
+            assert_eq!(reach(&one(entry)), expected, "{entry}");
+        }
+        for (entry, expected) in [
+            (r#""x""#, "the entry: found a text, expected an object"),
+            (
+                r#"{}"#,
+                "command: found nothing, expected a command or a URL",
+            ),
+            (
+                r#"{"command": 1}"#,
+                "command: found a number, expected a text",
+            ),
+            (
+                r#"{"command": ""}"#,
+                "command: found nothing, expected a text",
+            ),
+            (
+                r#"{"command": "x", "args": "y"}"#,
+                "args: found a text, expected a list",
+            ),
+            (
+                r#"{"command": "x", "args": ["y", 1]}"#,
+                "args.1: found a number, expected a text",
+            ),
+            (
+                r#"{"command": "x", "env": {"A": true}}"#,
+                "env.A: found true, expected a text",
+            ),
+            (
+                r#"{"command": "x", "url": "http://h"}"#,
+                "url: found command and url together",
+            ),
+            (
+                r#"{"command": "x", "headers": {"A": "b"}}"#,
+                "headers: found it beside a command",
+            ),
+            (
+                r#"{"url": "http://h", "env": {"A": "b"}}"#,
+                "env: found it beside a URL",
+            ),
+            (
+                r#"{"url": "http://h", "httpUrl": "http://i"}"#,
+                "httpUrl: found a second URL beside url",
+            ),
+            (
+                r#"{"type": "sse", "url": "http://h"}"#,
+                "type: found \"sse\", a transport that MCP has given up",
+            ),
+            (
+                r#"{"type": "ws", "url": "http://h"}"#,
+                "type: found \"ws\", expected \"stdio\" or \"http\"",
+            ),
+            (
+                r#"{"type": "stdio", "url": "http://h"}"#,
+                "type: found stdio beside a URL",
+            ),
+            (
+                r#"{"type": "http", "command": "x"}"#,
+                "type: found http beside a command",
+            ),
+            (r#"{"type": "http"}"#, "url: found nothing"),
+            (
+                r#"{"command": "x", "envFile": "/e"}"#,
+                "envFile: found a file of variables",
+            ),
+            (
+                r#"{"command": "x", "disabled": "yes"}"#,
+                "disabled: found a text, expected true or false",
+            ),
+            (
+                r#"{"command": 1, "disabled": true}"#,
+                "it is switched off there",
+            ),
+        ] {
+            let found = fault(&one(entry));
+            assert!(found.starts_with(expected), "{entry}: {found}");
+        }
+        for off in [r#""disabled": true"#, r#""enabled": false"#] {
+            let contents = one(&format!("{{\"command\": \"x\", {off}}}"));
+            assert_eq!(contents.declared[0].switch, Switch::Off);
+        }
+        let odd = one(r#"{"command": "x", "timeout": 1, "oauth": {}, "note": ""}"#);
+        assert_eq!(odd.declared.len(), 1);
+        assert_eq!(
+            odd.notices,
+            ["f.json:1:17: server a: not known here and ignored: \"oauth\", \"note\""]
+        );
+    }
+
+    #[test]
+    fn c_28_vs_code_with_comments_and_both_keys() {
+        let text = "\u{feff}{
+            // note
+            \"inputs\": [{\"id\": \"k\", \"type\": \"promptString\",}],
+            \"servers\": { /* x */
+                \"one\": {\"type\": \"stdio\", \"command\": \"x\", \"args\": [\"// no\", \",]\",],},
+                \"two\": {\"type\": \"http\", \"url\": \"http://h/mcp\"},
+                \"off\": {\"command\": \"x\", \"disabled\": true},
             },
-            Key::Headers => self.headers.extend(pairs(&key, node)?),
-            Key::EnvHeaders => {
-                for (name, raw) in pairs(&key, node)? {
-                    self.headers.push((name, of_variable(raw, "")?));
-                }
-            }
-            Key::Bearer => {
-                let raw = of_variable(text(key, node)?, "Bearer ")?;
-                self.headers.push(("Authorization".into(), raw));
-            }
-            Key::Disabled if truth(&key, &node)? => self.switch = Switch::Off,
-            Key::Enabled if !truth(&key, &node)? => self.switch = Switch::Off,
-            Key::Disabled | Key::Enabled => {}
-            Key::Dynamic => self.dynamic = truth(&key, &node)?,
-            Key::StartTimeout => self.start_timeout = Some(seconds(&key, &node)?),
-            Key::Skills => {
-                self.skills = texts(&key, node)?.into_iter().map(|raw| raw.text).collect();
-            }
-            Key::EnvFile => {
-                return Err(Fault::new(
-                    key,
-                    "a file of variables",
-                    "none: such files are not read",
-                    "put the variables into env, or start mount-skills with them in its environment",
-                ));
-            }
-        }
-        Ok(())
+            \"mcpServers\": {\"three\": {\"command\": \"y\"}},
+        }";
+        let contents = json(text);
+        assert_eq!(labels(&contents), ["one", "two", "off", "three"]);
+        assert_eq!(reach(&contents), "x // no ,] [] -");
+        assert_eq!(contents.declared[0].place.to_string(), "f.json:5:17");
+        assert_eq!(contents.notices, Vec::<String>::new());
     }
 
-    /// The one way in which the server is reached.
-    fn reach(&mut self) -> Result<Reach, Fault> {
-        let set = [
-            (self.command.is_some(), "command"),
-            (self.url.is_some(), "url"),
-            (self.target.is_some(), "target"),
-        ];
-        let set: Vec<&str> = set.iter().filter(|(is, _)| *is).map(|(_, n)| *n).collect();
-        if let [_, second, ..] = set.as_slice() {
-            let found = format!("{} together", set.join(" and "));
-            return Err(Fault::new(
-                *second,
-                found,
-                "one of them",
-                "remove the other",
-            ));
+    #[test]
+    fn c_28_a_file_that_is_none_is_an_error_with_its_place_and_an_empty_one_a_notice() {
+        for (file, text, expected) in [
+            (
+                "a.json",
+                "{\"mcpServers\": []}",
+                "a.json:1:16: mcpServers: found a list",
+            ),
+            (
+                "a.json",
+                "{\n \"servers\": 1}",
+                "a.json:2:13: servers: found a number",
+            ),
+            ("a.json", "[]", "a.json:1:1: the file: found a list"),
+            ("a.json", "", "a.json:1:1: the file is empty"),
+            ("a.json", "{\"a\": ", "a.json:1:"),
+            (
+                "a.json",
+                "{\"a\": 1, \"a\": 2}",
+                "a.json:1:10: the key \"a\" is given twice",
+            ),
+            (
+                "a.json",
+                "{\"servers\": {\"a\": {}, \"a\": {}}}",
+                "a.json:1:23: the key \"a\" is given twice",
+            ),
+            (
+                "a.toml",
+                "servers = []",
+                "a.toml:1:1: servers: found a list",
+            ),
+            ("a.toml", "[servers.a]\n[servers.a]", "a.toml:2:"),
+            (
+                "a.toml",
+                "aproval = 'each'",
+                "a.toml:1:1: \"aproval\": not known",
+            ),
+            (
+                "a.toml",
+                "approval = 'Each'",
+                "a.toml:1:1: approval: found \"Each\", expected",
+            ),
+            (
+                "a.toml",
+                "\ntimeout = 0",
+                "a.toml:2:1: timeout: found 0, expected",
+            ),
+            (
+                "a.toml",
+                "cache-size = -1",
+                "a.toml:1:1: cache-size: found -1, expected",
+            ),
+            (
+                "a.toml",
+                "[mcp_servers.a]\ncommand = 'x'\n[servers.b]\ntarget = 'x'",
+                "a.toml:3:2: servers: found beside mcp_servers",
+            ),
+            ("a.toml", "model = 'x'", "a.toml:1:1: \"model\": not known"),
+        ] {
+            let error = read(file, text, None).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
-        let lone = |field: &Raw, with: &str| {
-            let field = field.field.split('.').next().unwrap_or_default();
-            Fault::new(
-                field,
-                format!("it beside {with}, where it means nothing"),
-                "none",
-                "remove it, or write what it belongs to",
-            )
-        };
-        let start = std::mem::take(&mut self.start);
-        let (args, headers) = (
-            std::mem::take(&mut self.args),
-            std::mem::take(&mut self.headers),
+        for text in ["{}", "{\"mcpServers\": {}}", "{\"other\": 1}"] {
+            let contents = json(text);
+            assert!(
+                contents.declared.is_empty() && contents.notices.len() == 1,
+                "{text}"
+            );
+        }
+        assert_eq!(toml("").notices.len(), 1);
+        // Without an ending that tells.
+        assert_eq!(
+            labels(&read("f", " {\"servers\": {\"a\": {\"command\": \"x\"}}}", None).unwrap()),
+            ["a"]
         );
-        if let Some(target) = self.target.take() {
-            if let Some(arg) = args.first() {
-                return Err(lone(arg, "target"));
-            }
-            if is_url(&target.text) {
-                self.url = Some(target);
-            } else if let Some((_, header)) = headers.first() {
-                return Err(lone(header, "a command"));
-            } else {
-                return Ok(Reach::Target { target, start });
-            }
-        }
-        if let Some(url) = self.url.take() {
-            if self.kind == Some(Kind::Stdio) {
-                return Err(Fault::new(
-                    "type",
-                    "stdio beside a URL",
-                    "http",
-                    "correct it",
-                ));
-            }
-            let env = start.env.first().map(|(_, raw)| raw);
-            if let Some(raw) = env.or(start.cwd.as_ref()).or(args.first()) {
-                return Err(lone(raw, "a URL"));
-            }
-            return Ok(Reach::Http { url, headers });
-        }
-        let Some(command) = self.command.take() else {
-            let field = match self.kind {
-                Some(Kind::Http) => "url",
-                _ => "command",
-            };
-            return Err(Fault::new(
-                field,
-                "nothing",
-                "a command or a URL",
-                "add one",
-            ));
-        };
-        if self.kind == Some(Kind::Http) {
-            return Err(Fault::new(
-                "type",
-                "http beside a command",
-                "stdio",
-                "correct it",
-            ));
-        }
-        if let Some((_, header)) = headers.first() {
-            return Err(lone(header, "a command"));
-        }
-        Ok(Reach::Command {
-            command,
-            args,
-            start,
-        })
-    }
-}
-
-/// Whether a target is that of an HTTP endpoint.
-pub(super) fn is_url(target: &str) -> bool {
-    target.starts_with("http://") || target.starts_with("https://")
-}
-
-fn kind(key: &str, node: &Node) -> Result<Kind, Fault> {
-    let wrong =
-        |found: String, next: &str| Err(Fault::new(key, found, "\"stdio\" or \"http\"", next));
-    let Value::Text(text) = &node.value else {
-        return wrong(node.kind().into(), "correct it");
-    };
-    match text.as_str() {
-        "stdio" => Ok(Kind::Stdio),
-        "http" | "streamable-http" | "streamableHttp" | "streamable_http" => Ok(Kind::Http),
-        "sse" => wrong(
-            "\"sse\", a transport that MCP has given up and that is not spoken here".into(),
-            "ask the server's author for its streamable HTTP URL",
-        ),
-        other => wrong(Quoted(other).to_string(), "correct it"),
-    }
-}
-
-fn wrong(field: impl Into<String>, node: &Node, expected: &str) -> Fault {
-    Fault::new(field, node.kind(), expected, "correct it")
-}
-
-fn text(field: String, node: Node) -> Result<Raw, Fault> {
-    match node.value {
-        Value::Text(text) if !text.is_empty() => Ok(Raw { field, text }),
-        Value::Text(_) => Err(Fault::new(field, "nothing", "a text", "fill it in")),
-        _ => Err(wrong(field, &node, "a text")),
-    }
-}
-
-fn texts(field: &str, node: Node) -> Result<Vec<Raw>, Fault> {
-    let kind = node.kind();
-    let Value::List(nodes) = node.value else {
-        return Err(Fault::new(field, kind, "a list of texts", "correct it"));
-    };
-    let one = |(n, node): (usize, Node)| {
-        let field = format!("{field}.{n}");
-        match node.value {
-            Value::Text(text) => Ok(Raw { field, text }),
-            _ => Err(wrong(field, &node, "a text")),
-        }
-    };
-    nodes.into_iter().enumerate().map(one).collect()
-}
-
-/// Names with their values; a number counts as its text.
-fn pairs(field: &str, node: Node) -> Result<Vec<(String, Raw)>, Fault> {
-    let kind = node.kind();
-    let Value::Table(entries) = node.value else {
-        return Err(Fault::new(
-            field,
-            kind,
-            "an object with a text under each name",
-            "correct it",
-        ));
-    };
-    let one = |entry: Entry| {
-        let field = format!(
-            "{field}.{}",
-            Quoted(&entry.key).to_string().trim_matches('"')
+        assert_eq!(
+            labels(&read("f", "[servers.a]\ntarget = 'x'", None).unwrap()),
+            ["a"]
         );
-        match entry.node.value {
-            Value::Text(text) | Value::Number(text) => Ok((entry.key, Raw { field, text })),
-            _ => Err(wrong(field, &entry.node, "a text")),
+    }
+
+    #[test]
+    fn codex() {
+        let one = |fields: &str| toml(&format!("model = \"m\"\n[mcp_servers.a]\n{fields}"));
+        for (fields, expected) in [
+            (
+                "command = \"x\"\nargs = [\"y\"]\ncwd = \"/d\"\n[mcp_servers.a.env]\nA = \"b\"",
+                "x y [A=b] /d",
+            ),
+            (
+                "url = \"http://h\"\nbearer_token_env_var = \"T\"",
+                "http://h [Authorization=Bearer ${T}]",
+            ),
+            (
+                "url = \"http://h\"\nhttp_headers = { X = \"1\" }\nenv_http_headers = { Y = \"V\" }",
+                "http://h [X=1,Y=${V}]",
+            ),
+        ] {
+            assert_eq!(reach(&one(fields)), expected);
         }
-    };
-    entries.into_iter().map(one).collect()
-}
-
-/// The name of a variable, as the placeholder that stands for its value.
-fn of_variable(raw: Raw, before: &str) -> Result<Raw, Fault> {
-    if !is_variable(&raw.text) {
-        // Often the secret itself stands there: it is not shown.
-        let found = "a text that is no name of a variable";
-        return Err(Fault::new(
-            raw.field,
-            found,
-            "the name of a variable",
-            "correct it",
+        let full = one("command = \"x\"\nstartup_timeout_sec = 2.5\ntool_timeout_sec = 3\nnew = 1");
+        assert_eq!(
+            full.declared[0].start_timeout,
+            Some(Duration::from_millis(2500))
+        );
+        assert_eq!(full.notices.len(), 1, "{:?}", full.notices);
+        assert!(full.notices[0].contains("ignored: \"new\""));
+        assert_eq!(
+            one("command = \"x\"\nenabled = false").declared[0].switch,
+            Switch::Off
+        );
+        let secret = fault(&one(
+            "url = \"http://h\"\nbearer_token_env_var = \"s3-cret\"",
         ));
+        assert!(secret.starts_with("bearer_token_env_var: found a text that is no name"));
+        assert!(!secret.contains("s3"), "{secret}");
     }
-    Ok(Raw {
-        text: format!("{before}${{{}}}", raw.text),
-        ..raw
-    })
-}
 
-fn truth(field: &str, node: &Node) -> Result<bool, Fault> {
-    match node.value {
-        Value::Bool(b) => Ok(b),
-        _ => Err(wrong(field, node, "true or false")),
+    #[test]
+    fn ours() {
+        let contents = toml(
+            "hold = \"none\"\n[servers.a]\ntarget = \"npx -y x\"\nenv = { A = \"b\" }\n\
+             skills = [\"skill://x/SKILL.md\"]\nallow-dynamic = true\nstart-timeout = 5\n\
+             [servers.b]\ntarget = \"https://h/mcp\"\nheaders = { X = \"y\" }\n",
+        );
+        assert_eq!(labels(&contents), ["a", "b"]);
+        assert_eq!(reach(&contents), "(npx -y x) [A=b] -");
+        let a = &contents.declared[0];
+        assert!(a.dynamic && a.skills == ["skill://x/SKILL.md"]);
+        assert_eq!(a.start_timeout, Some(Duration::from_secs(5)));
+        assert!(
+            matches!(&contents.declared[1].reach, Reach::Http { headers, .. } if headers.len() == 1)
+        );
+        for (fields, expected) in [
+            (
+                "target = 'x'\ncommand = 'y'",
+                "target: found command and target together",
+            ),
+            ("target = 'x'\nargs = ['y']", "args: found it beside target"),
+            (
+                "target = 'x'\nheaders = { A = 'b' }",
+                "headers: found it beside a command",
+            ),
+            (
+                "target = 'http://h'\ncwd = '/'",
+                "cwd: found it beside a URL",
+            ),
+            ("comand = 'x'", "\"comand\": found a key that is not known"),
+            (
+                "command = 'x'\nstart-timeout = 0",
+                "start-timeout: found a number",
+            ),
+        ] {
+            let found = fault(&toml(&format!("[servers.a]\n{fields}")));
+            assert!(found.starts_with(expected), "{fields}: {found}");
+        }
     }
-}
 
-fn seconds(field: &str, node: &Node) -> Result<Duration, Fault> {
-    super::settings::seconds(node)
-        .ok_or_else(|| wrong(field, node, "a number of seconds from 0.1 to 3600"))
+    #[test]
+    fn a_name_that_is_no_label_becomes_one() {
+        for (name, expected) in [
+            ("docs", Some("docs")),
+            ("My Server", Some("my-server")),
+            ("@acme/Tools", Some("acme-tools")),
+            ("Günther", Some("g-nther")),
+            ("_x.Y_z", Some("x.y_z")),
+            ("", None),
+            ("ü", None),
+            ("..", None),
+        ] {
+            let found = label(name).ok();
+            assert_eq!(found.as_ref().map(Label::as_str), expected, "{name}");
+        }
+        assert!(label(&"a".repeat(64)).is_err());
+        let contents =
+            json(r#"{"mcpServers": {"My Server": {"command": "x"}, "ü": {"command": "x"}}}"#);
+        assert_eq!(labels(&contents), ["my-server"]);
+        assert!(contents.notices[0].contains("\"My Server\" is mounted as my-server"));
+        assert_eq!(contents.unused.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_makes_the_reader_panic(
+            key in "(mcpServers|servers|mcp_servers|x)",
+            names in proptest::collection::vec("[a-zA-Z./é -]{0,4}", 0..3),
+            field in "(command|args|env|url|type|headers|disabled|enabled|cwd|envFile|target|skills)",
+            value in prop_oneof![
+                Just("null".to_owned()), Just("\"x\"".to_owned()), Just("[1, \"a\"]".to_owned()),
+                Just("{\"a\": \"b\"}".to_owned()), Just("true".to_owned()), Just("-1.5e9".to_owned()),
+                "\"[${}a-zA]{0,8}\"",
+            ],
+        ) {
+            let servers: Vec<String> = names
+                .iter()
+                .map(|name| format!("\"{name}\": {{\"{field}\": {value}}}"))
+                .collect();
+            let text = format!("{{\"{key}\": {{{}}}}}", servers.join(","));
+            let _ = read("f.json", &text, None);
+            let servers = names.iter().map(|name| format!("[{key}.\"{name}\"]\n{field} = {value}\n"));
+            let text: String = servers.collect();
+            for dialect in [Dialect::Codex, Dialect::Ours] {
+                let _ = read("f.toml", &text, Some(dialect));
+            }
+        }
+    }
 }

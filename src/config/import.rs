@@ -4,7 +4,8 @@
 //! value that stands in a file itself is taken over as it stands, since the server needs it; its
 //! field is named. Of two servers with one label the first is taken. Nothing is written here.
 
-use super::file::{Contents, Declared, Raw, Reach, Start, Switch};
+use super::entry::{Raw, Reach, Start, Switch};
+use super::file::{Contents, Declared};
 use super::{BadConfig, Dialect, Machine, ServerSpec, contents};
 use crate::domain::name::Label;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! document   text → a tree with places; JSON with comments, TOML
-//! file       tree → the servers it declares, as they are written
+//! file       tree → the servers it declares, as they are written; entry: one of them
 //! expand     ${VAR} in their values
 //! server     --server or a declared server → ServerSpec
 //! settings   command line, file, default → Settings
@@ -20,21 +20,24 @@
 //! import` looks for those when it is asked.
 
 mod document;
+mod entry;
 mod expand;
 mod file;
 mod import;
 mod server;
 mod settings;
 
-pub use file::{Dialect, Fault, Unused, Why};
+pub use entry::Fault;
+pub use file::{Dialect, Unused, Why};
 pub use import::{Candidate, Import, Known, import, places};
 pub use server::{BadServer, ServerSpec};
 pub use settings::{Settings, Shown};
 
 use crate::cli::ServerArgs;
 use crate::domain::name::Label;
+use entry::Switch;
 use etcetera::BaseStrategy;
-use file::{Contents, Switch};
+use file::Contents;
 use settings::FileSettings;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -110,11 +113,11 @@ impl Machine {
     /// else from a directory.
     fn path(&self, text: &str, from: &Path) -> Result<PathBuf, String> {
         let text = self.expand(text).map_err(|bad| bad.to_string())?;
-        Ok(from.join(self.from_home(text)))
+        Ok(from.join(self.below_home(text)))
     }
 
     /// A path with the user's home for `~`.
-    fn from_home(&self, text: String) -> PathBuf {
+    fn below_home(&self, text: String) -> PathBuf {
         match (text.strip_prefix("~/"), &self.home) {
             (Some(below), Some(home)) => home.join(below),
             _ => text.into(),
@@ -431,5 +434,371 @@ impl Homes {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Target;
+    use std::fs;
+
+    fn machine(dir: &Path) -> Machine {
+        let vars = [
+            ("S_TOKEN", "a${HOME}b"),
+            ("HOME", "/home/ada"),
+            ("WORDS", "x y"),
+        ];
+        let vars = vars.map(|(name, value)| (name.into(), value.into()));
+        Machine {
+            vars: vars.into_iter().collect(),
+            program: "/bin/mount-skills".into(),
+            dir: dir.to_owned(),
+            home: Some(dir.join("home")),
+            config_home: Some(dir.join("config")),
+        }
+    }
+
+    fn args(servers: &[&str], configs: &[&str]) -> ServerArgs {
+        ServerArgs {
+            servers: servers.iter().map(|s| (*s).to_owned()).collect(),
+            configs: configs.iter().map(PathBuf::from).collect(),
+            ..ServerArgs::default()
+        }
+    }
+
+    /// A directory with these files.
+    fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    fn loaded(dir: &tempfile::TempDir, args: &ServerArgs) -> Result<Config, BadConfig> {
+        load(args, None, &machine(dir.path()))
+    }
+
+    fn labels(config: &Config) -> Vec<&str> {
+        config.servers.iter().map(|s| s.label.as_str()).collect()
+    }
+
+    #[test]
+    fn c_27_what_is_missing_or_not_supported_leaves_out_one_server_and_names_it() {
+        let dir = dir(&[(
+            "c.json",
+            r#"{"mcpServers": {
+                "good": {"url": "http://127.0.0.1:${PORT:-8123}/mcp",
+                         "headers": {"Authorization": "Bearer ${S_TOKEN}"}},
+                "env": {"command": "x", "env": {"A": "${MISSING}"}},
+                "plain": {"command": "x", "args": ["$HOME"], "env": {"B": "${S_TOKEN}"}},
+                "bad": {"command": "${BAD"},
+                "input": {"command": "x", "args": ["${input:key}"]},
+                "folder": {"command": "x", "args": ["-v", "${workspaceFolder}"]},
+                "head": {"url": "http://h/", "headers": {"a": "${MISSING}"}},
+                "line": {"url": "http://h/", "headers": {"a": "x\ny"}},
+                "twice": {"url": "http://h/", "headers": {"a": "x", "A": "y"}},
+                "ours": {"url": "http://h/", "headers": {"Content-Length": "1"}},
+                "nul": {"command": "x\u0000"},
+                "odd": {"command": "x", "env": {"A=B": "x"}},
+                "ftp": {"url": "ftp://h/"}
+            }}"#,
+        )]);
+        let config = loaded(&dir, &args(&[], &["c.json"])).unwrap();
+        assert_eq!(labels(&config), ["good", "plain"]);
+        let Target::Http(endpoint) = &config.servers[0].target else {
+            panic!("no URL");
+        };
+        assert_eq!(endpoint.url, "http://127.0.0.1:8123/mcp");
+        assert_eq!(endpoint.headers["authorization"], "Bearer a${HOME}b");
+        assert!(endpoint.headers["authorization"].is_sensitive());
+        let Target::Command(launch) = &config.servers[1].target else {
+            panic!("no command");
+        };
+        assert_eq!(launch.argv, ["x", "$HOME"]);
+        let why = |name: &str| {
+            let unused = config.unused.iter().find(|u| u.name == name).unwrap();
+            unused.why.to_string()
+        };
+        for (name, expected) in [
+            ("env", "env.A: found ${MISSING}, which is not set"),
+            (
+                "bad",
+                "command: found ${BAD without a closing brace, which is not supported",
+            ),
+            (
+                "input",
+                "args.0: found ${input:key}, which is not supported",
+            ),
+            (
+                "folder",
+                "args.1: found ${workspaceFolder}, which is not supported",
+            ),
+            ("head", "headers.a: found ${MISSING}, which is not set"),
+            ("line", "headers.a: found a value that no header can have"),
+            ("twice", "headers.A: found a second value for this header"),
+            (
+                "ours",
+                "headers.Content-Length: found a header that belongs to the protocol",
+            ),
+            ("nul", "command: found a NUL character"),
+            ("odd", "env.A=B: found a name that no variable can have"),
+            ("ftp", "url: found a URL of another scheme"),
+        ] {
+            assert!(why(name).starts_with(expected), "{name}: {}", why(name));
+        }
+        let warnings = config.warnings();
+        assert_eq!(warnings.len(), 11, "{warnings:?}");
+        assert!(warnings[0].contains("/c.json:4:17: server env is not used: env.A: found"));
+        let said = format!("{config:?} {warnings:?} {:?}", machine(dir.path()));
+        assert!(
+            !said.contains("a${HOME}b") && !said.contains("Bearer"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn c_28_a_label_has_one_home() {
+        let one = r#"{"mcpServers": {"My Docs": {"command": "x"}}}"#;
+        let broken = r#"{"mcpServers": {"docs": {"command": "${NO}"}}}"#;
+        let off = r#"{"mcpServers": {"docs": {"command": "x", "disabled": true}}}"#;
+        let same = r#"{"mcpServers": {"a b": {"command": "x"}, "A-b": {"command": "x"}}}"#;
+        let both = r#"{"servers": {"x": {"command": "x"}}, "mcpServers": {"x": {"command": "x"}}}"#;
+        let dir = dir(&[
+            ("one.json", one),
+            ("two.toml", "[servers.my-docs]\ntarget = 'x'"),
+            ("broken.json", broken),
+            ("off.json", off),
+            ("same.json", same),
+            ("both.json", both),
+        ]);
+        let twice = |servers: &[&str], configs: &[&str]| {
+            loaded(&dir, &args(servers, configs))
+                .unwrap_err()
+                .to_string()
+        };
+        for (servers, configs, parts) in [
+            (
+                vec![],
+                vec!["one.json", "two.toml"],
+                vec!["/one.json:1:17", "/two.toml:1:"],
+            ),
+            (
+                vec!["my-docs=x"],
+                vec!["one.json"],
+                vec!["--server", "/one.json:1:17"],
+            ),
+            (
+                vec!["docs=x"],
+                vec!["broken.json"],
+                vec!["--server", "/broken.json:1:17"],
+            ),
+            (
+                vec![],
+                vec!["same.json"],
+                vec!["/same.json:1:17", "/same.json:1:42"],
+            ),
+            (
+                vec![],
+                vec!["both.json"],
+                vec!["/both.json:1:14", "/both.json:1:"],
+            ),
+            (
+                vec!["a=x", "a=y"],
+                vec![],
+                vec!["by --server and by --server"],
+            ),
+        ] {
+            let error = twice(&servers, &configs);
+            assert!(error.contains("is given twice"), "{error}");
+            for part in parts {
+                assert!(error.contains(part), "{part}: {error}");
+            }
+        }
+        // One that is switched off has no label to defend.
+        let config = loaded(&dir, &args(&["docs=x"], &["off.json"])).unwrap();
+        assert_eq!(labels(&config), ["docs"]);
+        assert_eq!(config.warnings(), Vec::<String>::new());
+        assert_eq!(config.unused.len(), 1);
+    }
+
+    #[test]
+    fn our_own_file_is_read_when_nothing_else_is_given_and_the_command_line_wins() {
+        let own = "mountpoint = \"~/skills\"\napproval = \"each\"\ntimeout = 3\ncache-dir = \"kept\"\n\
+                   [servers.docs]\ntarget = \"x\"\nskills = [\"skill://y/SKILL.md\"]\nstart-timeout = 9\n";
+        let dir = dir(&[
+            ("config/mount-skills/config.toml", own),
+            ("other.toml", "timeout = 4\n[servers.b]\ntarget = 'y'"),
+        ]);
+        let config = loaded(&dir, &args(&[], &[])).unwrap();
+        let own = dir.path().join("config/mount-skills");
+        assert_eq!(labels(&config), ["docs"]);
+        assert_eq!(config.files, [own.join("config.toml")]);
+        assert_eq!(config.settings.mountpoint, dir.path().join("home/skills"));
+        assert_eq!(config.settings.cache_dir, Some(own.join("kept")));
+        assert_eq!(config.settings.approval, crate::cli::ApprovalArg::Each);
+        assert_eq!(config.settings.timeout.as_secs(), 3);
+        assert_eq!(config.skills.len(), 1);
+        assert_eq!(
+            config.servers[0].start_timeout.map(|t| t.as_secs()),
+            Some(9)
+        );
+        let from = |name: &str| {
+            let shown = config.settings.shown.iter().find(|s| s.name == name);
+            shown.unwrap().from.clone()
+        };
+        assert!(
+            from("timeout").ends_with("config.toml:3:1"),
+            "{}",
+            from("timeout")
+        );
+        assert_eq!(from("hold"), "default");
+
+        let mut given = args(&[], &[]);
+        given.timeout = Some(5.0);
+        given.start_timeout = Some(6.0);
+        let config = load(&given, Some(Path::new("/m")), &machine(dir.path())).unwrap();
+        assert_eq!(config.settings.timeout.as_secs(), 5);
+        assert_eq!(config.settings.mountpoint, Path::new("/m"));
+        assert_eq!(config.servers[0].start_timeout, None);
+
+        // Not read beside a server or a file that is given.
+        let config = loaded(&dir, &args(&["a=x"], &[])).unwrap();
+        assert!(config.files.is_empty() && labels(&config) == ["a"]);
+        let config = loaded(&dir, &args(&["a=x"], &["other.toml"])).unwrap();
+        assert_eq!(labels(&config), ["a", "b"]);
+        assert_eq!(config.settings.approval, crate::cli::ApprovalArg::Server);
+        let both = ["other.toml", "config/mount-skills/config.toml"];
+        let error = loaded(&dir, &args(&[], &both)).unwrap_err().to_string();
+        assert!(error.contains("timeout is set twice"), "{error}");
+
+        let error = loaded(&dir, &args(&[], &["no.json"]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("/no.json: "), "{error}");
+    }
+
+    #[test]
+    fn options_name_a_server_that_is_declared() {
+        let file = r#"{"mcpServers": {"a": {"command": "x"}, "b": {"command": "${NO}"}}}"#;
+        let dir = dir(&[("c.json", file)]);
+        let with = |dynamic: &str, skill: &str| {
+            let mut args = args(&[], &["c.json"]);
+            args.allow_dynamic = vec![dynamic.to_owned()];
+            args.skills = vec![skill.to_owned()];
+            loaded(&dir, &args)
+        };
+        let config = with("a", "a=skill://s/SKILL.md").unwrap();
+        assert_eq!((config.allow_dynamic.len(), config.skills.len()), (1, 1));
+        // A server that is left out leaves out what is said of it.
+        let config = with("b", "b=skill://s/SKILL.md").unwrap();
+        assert_eq!((config.allow_dynamic.len(), config.skills.len()), (0, 0));
+        assert!(with("c", "a=skill://s/SKILL.md").is_err());
+        assert!(with("a", "c=skill://s/SKILL.md").is_err());
+        assert!(with("a", "a").is_err());
+    }
+
+    #[test]
+    fn hr_14_a_server_is_the_same_wherever_it_is_declared() {
+        let file = "[servers.cmd]\ncommand = 'npx'\nargs = ['-y', 'x y']\nenv = { A = 'b' }\ncwd = '/'\n\
+                    [servers.target]\ntarget = \"npx -y 'x y'\"\n\
+                    [servers.var]\ntarget = 'npx -y ${WORDS}'\n\
+                    [servers.url]\nurl = 'https://u:p@h/mcp'\nheaders = { X = 'y' }\n\
+                    [servers.dir]\ntarget = 'skills'\n";
+        let dir = dir(&[("c.toml", file), ("skills/x", "")]);
+        let config = loaded(&dir, &args(&[], &["c.toml"])).unwrap();
+        let given = ["cmd=npx -y 'x y'", "url=https://h/mcp", "dir=skills"];
+        let typed = loaded(&dir, &args(&given, &[])).unwrap();
+        let id = |config: &Config, label: &str| {
+            let spec = config.servers.iter().find(|s| s.label.as_str() == label);
+            spec.unwrap().identity.clone()
+        };
+        for label in ["cmd", "target", "var"] {
+            assert_eq!(id(&config, label), id(&typed, "cmd"), "{label}");
+        }
+        for label in ["url", "dir"] {
+            assert_eq!(id(&config, label), id(&typed, label), "{label}");
+        }
+        let var = config.servers.iter().find(|s| s.label.as_str() == "var");
+        assert_eq!(var.unwrap().shown, "npx -y ${WORDS}");
+        let Target::Command(launch) = &var.unwrap().target else {
+            panic!("no command");
+        };
+        assert_eq!(launch.argv, ["npx", "-y", "x y"], "a value is one word");
+    }
+
+    #[test]
+    fn what_is_taken_over_reads_as_it_stood() {
+        let cursor = r#"{"mcpServers": {
+            "My Docs": {"command": "npx", "args": ["-y", "d"], "env": {"TOKEN": "${S_TOKEN}", "KEY": "lit"}, "cwd": "sub"},
+            "off": {"url": "https://h/mcp", "disabled": true},
+            "unset": {"url": "https://h/${NOT_SET}"},
+            "old": {"type": "sse", "url": "https://h/sse"}
+        }}"#;
+        let codex = "[mcp_servers.off]\nurl = \"https://other/mcp\"\n\
+                     [mcp_servers.\"a.b\"]\nurl = \"https://h/\"\nbearer_token_env_var = \"T\"\n";
+        let dir = dir(&[
+            (".cursor/mcp.json", cursor),
+            ("home/.codex/config.toml", codex),
+            (".mcp.json", "{"),
+        ]);
+        let machine = machine(dir.path());
+        let found = import(&[], &machine).unwrap();
+        assert_eq!(found.files.len(), 2);
+        let rows = found.servers.iter().map(|c| (c.label.as_str(), c.becomes));
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort();
+        assert_eq!(
+            rows,
+            [
+                ("a.b", "taken"),
+                ("my-docs", "taken"),
+                ("off", "left out"),
+                ("off", "taken, switched off"),
+                ("old", "left out"),
+                ("unset", "taken"),
+            ]
+        );
+        assert!(
+            found.notices[0].contains(".mcp.json:1:"),
+            "{:?}",
+            found.notices
+        );
+        let docs = found.servers.iter().find(|c| c.label == "my-docs").unwrap();
+        assert_eq!(docs.literal_secrets, ["env.KEY"]);
+
+        let text = found.to_toml();
+        assert!(
+            text.contains("${S_TOKEN}") && !text.contains("a${HOME}b"),
+            "{text}"
+        );
+        fs::write(dir.path().join("ours.toml"), &text).unwrap();
+        let mut args = args(&[], &["ours.toml"]);
+        args.configs = vec![dir.path().join("ours.toml")];
+        let mut ours = machine.clone();
+        ours.vars.insert("T".into(), "t".into());
+        let config = load(&args, None, &ours).unwrap();
+        let mut labels = labels(&config);
+        labels.sort();
+        assert_eq!(labels, ["a.b", "my-docs"]);
+        let docs = config
+            .servers
+            .iter()
+            .find(|s| s.label.as_str() == "my-docs");
+        let Target::Command(launch) = &docs.unwrap().target else {
+            panic!("no command");
+        };
+        assert_eq!(launch.argv, ["npx", "-y", "d"]);
+        assert_eq!(launch.cwd, Some(dir.path().join(".cursor/sub")));
+        assert!(launch.env.contains(&("TOKEN".into(), "a${HOME}b".into())));
+        let ab = config.servers.iter().find(|s| s.label.as_str() == "a.b");
+        let Target::Http(endpoint) = &ab.unwrap().target else {
+            panic!("no URL");
+        };
+        assert_eq!(endpoint.headers["authorization"], "Bearer t");
+        assert_eq!(config.unused.len(), 2, "{:?}", config.unused);
     }
 }

@@ -3,8 +3,9 @@
 //! **Invariant:** the same command line, directory or URL is the same server, wherever it is
 //! declared.
 
-use super::expand::has_placeholder;
-use super::file::{Declared, Fault, Raw, Reach, Start, is_url};
+use super::entry::{Fault, Raw, Reach, Start, is_url};
+use super::expand::{BadPlaceholder, has_placeholder};
+use super::file::Declared;
 use super::{Machine, Origin, Place};
 use crate::domain::digest::Digest;
 use crate::domain::name::Label;
@@ -264,12 +265,16 @@ impl Machine {
     /// The value of a field, with its variables expanded.
     fn fill(&self, raw: &Raw) -> Result<String, Fault> {
         let text = self.expand(&raw.text).map_err(|bad| {
-            Fault::new(
-                &*raw.field,
-                bad.to_string(),
-                "text, ${VAR}, ${VAR:-default} or ${env:VAR}",
-                "set the variable where mount-skills is started, or write the value",
-            )
+            let next = match bad {
+                BadPlaceholder::Unset(_) | BadPlaceholder::NotText(_) => {
+                    "set the variable where mount-skills is started, or give a default"
+                }
+                BadPlaceholder::Unsupported(_) | BadPlaceholder::Unclosed(_) => {
+                    "write the value in its place, or a variable of the environment"
+                }
+            };
+            let expected = "text, ${VAR}, ${VAR:-default} or ${env:VAR}";
+            Fault::new(&*raw.field, bad.to_string(), expected, next)
         })?;
         match text.contains('\0') {
             true => Err(Fault::new(
@@ -305,7 +310,7 @@ fn launch(
     let env = start.env.iter().map(one).collect::<Result<_, _>>()?;
     let cwd = match &start.cwd {
         Some(raw) => {
-            let dir = machine.from_home(machine.fill(raw)?);
+            let dir = machine.below_home(machine.fill(raw)?);
             Some(machine.dir.join(place.dir()).join(dir))
         }
         None => None,

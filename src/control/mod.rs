@@ -20,7 +20,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -176,6 +176,15 @@ pub fn directory(state_dir: Option<&Path>) -> PathBuf {
 fn socket_name(mountpoint: &Path) -> String {
     let hex = Digest::of(mountpoint.as_os_str().as_bytes()).hex();
     format!("{}.sock", hex.chars().take(16).collect::<String>())
+}
+
+/// Waits until a daemon whose mount at a place is gone has ended as well; for so long at most.
+pub fn wait_for_end(dir: &Path, mountpoint: &Path, at_most: Duration) {
+    let socket = dir.join(socket_name(mountpoint));
+    let until = Instant::now() + at_most;
+    while UnixStream::connect(&socket).is_ok() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// A daemon's socket; gone when it is dropped.

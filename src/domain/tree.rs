@@ -2163,6 +2163,47 @@ mod tests {
     }
 
     #[test]
+    fn a_label_comes_and_goes_without_the_others() {
+        let t = tree(branch(&[entry("skill://a", &[("x", "1")])], None, 0));
+        let view = || View::Unlisted(Absent::Starting);
+        let root = |name: &str| {
+            let (dir, name) = (ROOT, name.into());
+            [Change::Entry { dir, name }, Change::Dir(ROOT)]
+        };
+        let two = t.with_label(2, "two".parse().unwrap(), view());
+        assert_eq!(changes(&t, &two), root("two"));
+        let (file, other) = (find(&two, "lab/a/x").unwrap(), find(&two, "two").unwrap());
+        assert_eq!(find(&t, "lab/a/x"), Some(file));
+        assert_eq!(
+            two.attr(ROOT).unwrap().nlink,
+            t.attr(ROOT).unwrap().nlink + 1
+        );
+        let without = two.without_label(1);
+        let told = changes(&two, &without);
+        let pages = |ino| told.contains(&Change::Pages(ino));
+        assert!(
+            told.starts_with(&root("lab")) && pages(file.ino),
+            "{told:?}"
+        );
+        assert_eq!(told.len(), 2 + 2, "its two files, no directory: {told:?}");
+        assert_eq!(find(&without, "two"), Some(other));
+        assert_eq!(without.attr(file.ino), None);
+        assert_eq!(without.source(file.ino).map(|_| ()), None);
+        assert_eq!(without.lookup(ROOT, "lab"), Lookup::NoEntry);
+        // Back under a number of its own.
+        let back = without.with_label(3, "lab".parse().unwrap(), view());
+        assert_eq!(Tree::slot_of(find(&back, "lab").unwrap().ino), 3);
+        let names = |t: &Tree| {
+            let children = t.children(ROOT, 0).unwrap();
+            children
+                .iter()
+                .map(|c| c.name.to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&back), ["two", "lab"]);
+    }
+
+    #[test]
     fn our_own_files_lie_beside_the_labels() {
         let text = |s: &str| {
             let e = Expected {

@@ -332,9 +332,9 @@ impl Machine {
     pub fn allow_other(&self) -> Option<Finding> {
         let text = match self.allow_other {
             _ if self.is_root() => return None,
-            Has::Yes => "user_allow_other is set",
-            Has::No => "user_allow_other is not set, nor is it needed: a mount is read by its user",
-            Has::Unknown => "cannot be read, nor is it needed: a mount is read by its user",
+            Has::Yes => "user_allow_other is set: users may let others into their mounts",
+            Has::No => "user_allow_other is not set: a mount is read by its user alone",
+            Has::Unknown => "cannot be read; a mount is read by its user",
         };
         Some(Finding::ok("fuse-conf", "/etc/fuse.conf", text))
     }

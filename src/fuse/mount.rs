@@ -13,7 +13,7 @@ use super::parked::Parked;
 use crate::host::{Batch, Host};
 use fuser::{Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
-use rustix::fs::{Access, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::mount::UnmountFlags;
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,12 +25,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// The file system type in /proc/mounts, for PRUNEFS and the like.
 pub const FS_TYPE: &str = "fuse.mount-skills";
 /// The hidden subcommand that runs the guard.
 pub const GUARD: &str = "__guard";
+/// How long a daemon may take to end once its mount is gone.
+pub const ENDING: Duration = Duration::from_secs(10);
 /// Its last argument when the mount point was made for the mount.
 const GUARD_REMOVES: &str = "remove";
 
@@ -162,7 +165,8 @@ pub fn survey(path: &Path) -> Result<(PathBuf, Site), MountError> {
         Some(mount) if mount.fs_type != "autofs" => return Err(foreign(&path, &mount)),
         _ => {}
     }
-    let writable = |dir: &Path| rustix::fs::access(dir, Access::WRITE_OK | Access::EXEC_OK);
+    let needed = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    let writable = |dir: &Path| rustix::fs::access(dir, needed);
     match fs::metadata(&path) {
         Ok(meta) if !meta.is_dir() => Err(is_file(&path)),
         Ok(_) if !is_empty(&path)? => Err(not_empty(&path)),
@@ -304,15 +308,25 @@ fn taken(path: &Path) -> MountError {
     )
 }
 
-/// Locks a directory before it is mounted on.
+/// Locks a directory before it is mounted on; waits for a daemon that is ending.
 fn lock(path: &Path) -> Result<OwnedFd, MountError> {
     let io = |e: rustix::io::Errno| place(path, e.to_string());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io)?;
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(fd),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(path)),
-        Err(e) => Err(io(e)),
+    let until = Instant::now() + ENDING;
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fd),
+            // Either another one is about to mount, or one whose mount is gone has yet to end.
+            Err(rustix::io::Errno::WOULDBLOCK)
+                if Instant::now() < until
+                    && mounted_at(path).is_none_or(|m| m.fs_type != FS_TYPE) =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(path)),
+            Err(e) => return Err(io(e)),
+        }
     }
 }
 

@@ -181,25 +181,56 @@ impl World {
 
     /// Reads a file by its path, as the kernel does; which version it was.
     fn read(&self, file: &str) -> Result<usize, ReadError> {
+        self.read_of("a", file).expect("a file of the skill")
+    }
+
+    /// As [`World::read`], of any server; none if there is no such file.
+    fn read_of(&self, label: &str, file: &str) -> Option<Result<usize, ReadError>> {
         let tree = self.host.tree();
         let ino =
-            ["a", "s", file]
+            [label, "s", file]
                 .iter()
                 .try_fold(ROOT, |dir, name| match tree.lookup(dir, name) {
                     Lookup::Found(attr) => Some(attr.ino),
                     _ => None,
                 });
-        let ino = ino.expect("a file of the skill");
+        let ino = ino?;
         drop(tree);
         block_on(a_while());
         let now = self.host.read_now(ino);
         let got = now.unwrap_or_else(|| block_on(self.host.read(ino)));
-        got.map(|bytes| {
+        Some(got.map(|bytes| {
             let text = String::from_utf8(bytes.bytes().to_vec()).unwrap();
             let versions = [1, 2];
             let version = versions.into_iter().find(|v| content(file, *v) == text);
             version.unwrap_or_else(|| panic!("{file}: never published: {text:?}"))
-        })
+        }))
+    }
+
+    /// One server more, with the first version of the skill; its number.
+    async fn join(&self, label: &str) -> u16 {
+        let server = Server {
+            label: label.parse().unwrap(),
+            shown: "fake".into(),
+            identity: "id".into(),
+            shelf: None,
+            state: None,
+            locked: None,
+            dynamic: Dynamic::Declined,
+        };
+        let slot = self.host.join(server).await.unwrap();
+        let fake = Fake {
+            version: AtomicUsize::new(1),
+            under_way: Default::default(),
+            most: 2,
+        };
+        self.host.attach(slot, Arc::new(fake) as Arc<dyn Source>);
+        self.host.event(slot, listing(vec![entry("s", 1)]));
+        // What is done next is done after that.
+        let (done, shown) = oneshot::channel();
+        let _ = self.host.inbox.send(Message::Settle(slot, Some(done)));
+        let _ = shown.await;
+        slot
     }
 
     /// Runs something in threads of its own.
@@ -257,6 +288,40 @@ fn whoever_reads_after_a_revocation_is_refused() {
         user.join();
         readers.join();
         assert_eq!(world.read("y"), Err(ReadError::Denied));
+        world.end();
+    });
+}
+
+#[test]
+fn a_server_leaves_readers_of_its_own_without_bytes_and_those_of_another_alone() {
+    check(|| {
+        let world = World::new(RELEASE, 2, None);
+        let left = Arc::new(AtomicBool::new(false));
+        let other = block_on(world.join("b"));
+        let staying = world.threads(1, |world| {
+            for file in ["x", "y", "x"] {
+                assert_eq!(world.read(file), Ok(1));
+            }
+        });
+        let known = Arc::clone(&left);
+        let leaving = world.threads(2, move |world| {
+            let before = known.load(Ordering::SeqCst);
+            match world.read_of("b", "x") {
+                Some(Ok(1)) => assert!(!before, "bytes of a server that is gone"),
+                None | Some(Err(ReadError::Stale)) => {}
+                other => panic!("{other:?}"),
+            }
+        });
+        let user = world.threads(1, move |world| {
+            block_on(world.host.leave(other));
+            left.store(true, Ordering::SeqCst);
+            // Under the same name it is another one.
+            assert_eq!(block_on(world.join("b")), other + 1);
+        });
+        user.join();
+        staying.join();
+        leaving.join();
+        assert_eq!(world.read_of("b", "y"), Some(Ok(1)));
         world.end();
     });
 }

@@ -5,7 +5,7 @@
 //! server's manifest*, never "trusted" (HR-69).
 
 use super::refusal::Refusal;
-use super::{Host, ListingNow, Now, Slot};
+use super::{Host, ListingNow, Message, Now, Slot};
 use crate::domain::diff::Diff;
 use crate::domain::digest::Digest;
 use crate::domain::skill::{Approval, Consent, Hold, Policy, Skill, Standing};
@@ -170,6 +170,7 @@ impl Host {
     /// Tells which servers of the configuration are not used, for the status.
     pub fn leave_out(&self, unused: Vec<UnusedStatus>) {
         *self.unused.lock() = unused;
+        let _ = self.inbox.send(Message::Report);
     }
 
     /// The status of the mount; the caller adds the upcalls.

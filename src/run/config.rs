@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Does what is asked about the configuration.
 pub(super) fn config(what: &ConfigCommand, json: bool) -> Result<(), Failure> {
@@ -47,10 +47,10 @@ pub(super) fn config(what: &ConfigCommand, json: bool) -> Result<(), Failure> {
             };
             say(match json {
                 true => pretty(&json!({
-                    "files": import.files,
+                    "files": paths(&import.files),
                     "servers": import.servers,
                     "notices": import.notices,
-                    "written": written,
+                    "written": written.map(|p| p.display().to_string()),
                 }))?,
                 false => import_text(&import, &machine, &own, written),
             })
@@ -85,6 +85,11 @@ fn keep(own: &Path, text: &str, force: bool) -> Result<(), Failure> {
         let _ = std::fs::remove_file(&new);
         failed(e)
     })
+}
+
+/// Paths as texts: a path need not be UTF-8.
+fn paths(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|p| p.display().to_string()).collect()
 }
 
 /// The names of what a server is given beside its command or URL.
@@ -134,7 +139,7 @@ fn as_json(config: &Config) -> Value {
     let skills = config.skills.iter();
     let skills = skills.map(|(label, uri)| json!({"server": label.as_str(), "uri": uri}));
     json!({
-        "files": config.files,
+        "files": paths(&config.files),
         "servers": servers.collect::<Vec<_>>(),
         "unused": unused.collect::<Vec<_>>(),
         "skills": skills.collect::<Vec<_>>(),

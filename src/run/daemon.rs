@@ -18,6 +18,8 @@ use std::process::Command;
 
 /// The flag by which the child knows what it is. Its stdin is where it says that it is ready.
 pub(super) const CHILD: &str = "--daemon-child";
+/// Where programs are looked for, if nobody has said.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// What it says there.
 const READY: &[u8] = b"r";
 
@@ -27,6 +29,13 @@ pub(super) fn start(arguments: &[OsString]) -> Result<(), Failure> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("mount-skills").arg(CHILD).args(arguments);
     command.stdin(says);
+    // mount(8) takes them away, and servers are looked for in the one and live in the other.
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", PATH);
+    }
+    if let (None, Ok(home)) = (std::env::var_os("HOME"), etcetera::home_dir()) {
+        command.env("HOME", home);
+    }
     bind(&mut command);
     let mut child = command.spawn()?;
     // Its end of the pipe must be open nowhere else.

@@ -272,17 +272,23 @@ fn no_json() -> Failure {
     Failure::Usage("--json goes with a command that answers; see: mount-skills --help".into())
 }
 
+/// Whether a mount point looks like the name of a command.
+fn is_word(mountpoint: &Path) -> bool {
+    let text = mountpoint.to_str().unwrap_or("/");
+    !text.is_empty() && !text.contains('/')
+}
+
 fn no_servers(mountpoint: Option<&Path>) -> Failure {
-    let mut text =
-        "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT], or --config FILE"
-            .to_owned();
-    let word = mountpoint
-        .and_then(Path::to_str)
-        .filter(|w| !w.is_empty() && !w.contains('/'));
-    if let Some(word) = word {
-        text = format!("there is no command {word:?}; see: mount-skills --help. To mount, {text}");
-    }
-    Failure::Usage(text)
+    let word = mountpoint.filter(|m| is_word(m)).map(Path::display);
+    let give = "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]";
+    Failure::Usage(match word {
+        None => format!("{give}, or --config FILE"),
+        Some(word) => format!(
+            "there is no command {:?}; see: mount-skills --help. To mount, {give}, or --config FILE; \
+             for a mount point of that name write ./{word}",
+            word.to_string()
+        ),
+    })
 }
 
 /// Writes text to stdout; a reader that went away is no fault of ours.

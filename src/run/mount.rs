@@ -9,7 +9,7 @@ use super::service::{self, Stage};
 use super::{Dirs, Failure, ServerArgs, daemon, lock, log};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
 use crate::config::{self, Config, Machine, ServerSpec, Settings, Unused};
-use crate::control::{Control, Orders, Reload};
+use crate::control::{self, Control, Orders, Reload};
 use crate::domain::skill::{Approval, Hold, Policy};
 use crate::domain::text::printable;
 use crate::fuse::Upcalls;
@@ -181,7 +181,10 @@ impl Loaded {
     fn new(args: &ServerArgs, mountpoint: Option<PathBuf>, life: Life) -> Result<Self, Failure> {
         let machine = Machine::here()?;
         let now = config::load(args, mountpoint.as_deref(), &machine)?;
-        if !now.is_anything() {
+        // A misspelt command, with a file of our own there to be mounted, is no mount point.
+        let word = mountpoint.as_deref();
+        let word = word.filter(|_| args.servers.is_empty() && args.configs.is_empty());
+        if !now.is_anything() || word.is_some_and(super::is_word) {
             return Err(super::no_servers(mountpoint.as_deref()));
         }
         let wish = wish_of(&now, None, life, machine.dir());
@@ -215,6 +218,7 @@ fn wish_of(config: &Config, before: Option<&Settings>, life: Life, start: &Path)
     Wish {
         servers,
         skills: config.skills.clone(),
+        unused: config.unused.iter().map(left_out).collect(),
         later: before.map(differs).unwrap_or_default(),
     }
 }
@@ -277,6 +281,8 @@ fn with_mount(
     let locked = args.locked.as_deref().map(lock::load).transpose()?;
     mount::check_machine()?;
     let point = MountPoint::prepare(mountpoint)?;
+    // One that was unmounted a moment ago may not have stored all that this one goes on with.
+    control::wait_for_end(&Dirs::find().control(), point.path(), mount::ENDING);
     // Fails only if another one was installed before, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = runtime(WORKERS)?;
@@ -306,7 +312,6 @@ async fn serve_mount(
     }
     let (policy, cache) = (policy(args, &now.settings), storage.cache.clone());
     let (host, inbox) = Host::new(told, policy, cache, path.clone(), now.settings.timeout);
-    host.leave_out(now.unused.iter().map(left_out).collect());
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();

@@ -11,6 +11,7 @@ use crate::config::ServerSpec;
 use crate::control::Reload;
 use crate::domain::name::Label;
 use crate::domain::text::printable;
+use crate::host::report::UnusedStatus;
 use crate::host::{Dynamic, Host, Server};
 use crate::source::Spawner;
 use crate::source::session::Session;
@@ -42,6 +43,8 @@ pub(super) struct Wish {
     pub(super) servers: Vec<Wanted>,
     /// Skills that are not listed: the server, and the URI of SKILL.md.
     pub(super) skills: Vec<(Label, String)>,
+    /// Servers that are declared and cannot be used.
+    pub(super) unused: Vec<UnusedStatus>,
     /// Settings that have changed and count from the next start on.
     pub(super) later: Vec<String>,
 }
@@ -140,6 +143,7 @@ impl Servers {
         let numbered = (1u16..).zip(wish.servers);
         let members = numbered.map(|(slot, wanted)| ground.connect(slot, wanted));
         let members = members.collect();
+        ground.host.leave_out(wish.unused);
         for (label, uri) in &wish.skills {
             tokio::spawn(add(Arc::clone(&ground.host), label.clone(), uri.clone()));
         }
@@ -211,6 +215,7 @@ impl Servers {
             }
         }
         self.skills = wish.skills;
+        self.ground.host.leave_out(wish.unused);
         changes.later = wish.later;
         changes
     }

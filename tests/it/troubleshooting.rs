@@ -181,6 +181,33 @@ fn the_command_is_not_found() {
     case.done();
 }
 
+/// Writes the configuration file with a server that needs a variable.
+fn mcp_json(case: &Case) -> String {
+    let config = r#"{"mcpServers": {"docs": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"}}}}"#;
+    let path = case.rig.dir().join("mcp.json");
+    fs::write(&path, config).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_server_of_the_configuration_file_is_not_there() {
+    let mut case = Case::new("A server of the configuration file is not there");
+    let config = mcp_json(&case);
+    case.rig.mount(&[], &["--config", &config]);
+    case.block();
+    let said = "server docs is not used: headers.Authorization";
+    assert!(case.rig.words().contains(said), "{}", case.rig.words());
+    case.done();
+}
+
+#[test]
+fn the_label_is_given_twice() {
+    let mut case = Case::new("The label is given twice");
+    mcp_json(&case);
+    case.block();
+    case.done();
+}
+
 #[test]
 fn http_401() {
     let mut case = Case::new("HTTP 401");
