@@ -177,14 +177,19 @@ impl Examined {
         let http = self.way == Way::Http;
         let closed = ["HTTP 401", "HTTP status 401", "HTTP status 403"];
         if self.state == "needs-credentials" || http && closed.iter().any(|c| reason.contains(c)) {
-            return error(
-                "server-credentials",
-                format!("it lets nobody in without credentials: {reason}"),
-                Fix::Do(format!(
-                    "give them in a file, as headers of {}, and that with --config FILE; see: mount-skills config --help",
-                    self.label
-                )),
-            );
+            let (text, next) = advice(reason);
+            let (reason, next) = match next.filter(|next| is_advice(next)) {
+                Some(next) => (text, next),
+                None => (
+                    reason.to_owned(),
+                    format!(
+                        "give them in a file, as headers of {}, and the file with --config",
+                        self.label
+                    ),
+                ),
+            };
+            let text = format!("it lets nobody in without credentials: {reason}");
+            return error("server-credentials", text, Fix::Do(next));
         }
         if http && reason.contains("certificate") {
             return error(
@@ -493,10 +498,10 @@ mod tests {
                 "headers of docs",
             ),
             (
-                server("needs-credentials", Some("log in")),
+                server("needs-credentials", Some("HTTP 401; run: log in")),
                 "server-credentials",
                 Severity::Error,
-                "headers",
+                "run: log in",
             ),
             (
                 http("invalid peer certificate: UnknownIssuer"),
