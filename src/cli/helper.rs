@@ -14,8 +14,12 @@ use std::path::Path;
 /// What mount(8) puts before the type of a file system in the name of its helper.
 const PREFIX: &str = "mount.";
 /// Options that are about the mount's being made, or that it has in any case.
-const SILENT: [&str; 24] = [
+const SILENT: [&str; 28] = [
     "_netdev",
+    "diratime",
+    "lazytime",
+    "norelatime",
+    "nosymfollow",
     "async",
     "auto",
     "atime",

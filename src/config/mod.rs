@@ -126,6 +126,8 @@ impl Machine {
 
     /// The real path of a directory, if there is one.
     fn find_dir(&self, path: &Path) -> Option<PathBuf> {
+        // Nothing is no path, though joined to one it is.
+        let path = Some(path).filter(|p| !p.as_os_str().is_empty())?;
         let path = self.dir.join(path);
         path.is_dir().then(|| path.canonicalize().ok()).flatten()
     }

@@ -34,6 +34,8 @@ pub const FS_TYPE: &str = "fuse.mount-skills";
 pub const GUARD: &str = "__guard";
 /// How long a daemon may take to end once its mount is gone.
 pub const ENDING: Duration = Duration::from_secs(10);
+/// Links that are followed, one to another.
+const MAX_LINKS: usize = 16;
 /// Its last argument when the mount point was made for the mount.
 const GUARD_REMOVES: &str = "remove";
 
@@ -338,17 +340,25 @@ fn is_at(dir: &OwnedFd, path: &Path) -> bool {
     there.is_ok() && there == rustix::fs::fstat(dir).map(place)
 }
 
-/// The absolute path without links in its parents. The last name is not looked at: a dead mount
-/// answers nothing.
+/// The absolute path without links. The last name is only read as a link: a dead mount answers
+/// nothing else.
 fn absolute(path: &Path) -> Result<PathBuf, MountError> {
-    if let Ok(real) = fs::canonicalize(path) {
-        return Ok(real);
+    let mut full = std::path::absolute(path).map_err(|e| place(path, e.to_string()))?;
+    for _ in 0..MAX_LINKS {
+        if let Ok(real) = fs::canonicalize(&full) {
+            return Ok(real);
+        }
+        if let (Some(Ok(parent)), Some(name)) =
+            (full.parent().map(fs::canonicalize), full.file_name())
+        {
+            full = parent.join(name);
+        }
+        match (fs::read_link(&full), full.parent()) {
+            (Ok(to), Some(parent)) => full = parent.join(to),
+            _ => return Ok(full),
+        }
     }
-    let full = std::path::absolute(path).map_err(|e| place(path, e.to_string()))?;
-    match (full.parent().map(fs::canonicalize), full.file_name()) {
-        (Some(Ok(parent)), Some(name)) => Ok(parent.join(name)),
-        _ => Ok(full),
-    }
+    Err(place(path, "too many links; give the real path"))
 }
 
 /// Refuses places where an agent would take the skills for local ones (HR-25).

@@ -37,7 +37,8 @@ pub(super) fn start(arguments: &[OsString]) -> Result<(), Failure> {
         command.env("HOME", home);
     }
     bind(&mut command);
-    let mut child = command.spawn()?;
+    let failed = |e| Failure::Failed(format!("the daemon cannot be started: {e}"));
+    let mut child = command.spawn().map_err(failed)?;
     // Its end of the pipe must be open nowhere else.
     drop(command);
     let mut said = [0];
@@ -46,7 +47,10 @@ pub(super) fn start(arguments: &[OsString]) -> Result<(), Failure> {
     }
     let status = child.wait()?;
     match (status.code(), status.signal()) {
-        (Some(0), _) => Ok(()),
+        (Some(0), _) => {
+            let text = "the mount was ended before it was ready";
+            Err(Failure::Failed(text.into()))
+        }
         // It has said why itself.
         (Some(code), _) => Err(Failure::Command(u8::try_from(code).unwrap_or(1))),
         (None, signal) => Err(Failure::Failed(format!(

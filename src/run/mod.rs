@@ -135,6 +135,10 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
         let text = "--server and --config before a command go with mounting; for a mount point of that name write ./NAME";
         return Err(Failure::Usage(text.into()));
     }
+    if cli.mount.daemon || cli.mount.log_file.is_some() {
+        let text = "--daemon and --log-file go with mounting, not with a command";
+        return Err(Failure::Usage(text.into()));
+    }
     let answers = !matches!(
         command,
         Command::Run { .. } | Command::Serve { .. } | Command::Guard { .. }

@@ -320,7 +320,8 @@ async fn serve_mount(
     let hangup = match (life, &look) {
         (Life::Foreground, None) => Hangup::Ends,
         (Life::Foreground, Some(_)) => Hangup::Reloads(Terminal::find()),
-        (Life::Daemon, _) => Hangup::Reloads(Terminal::None),
+        (Life::Daemon, None) => Hangup::Reopens,
+        (Life::Daemon, Some(_)) => Hangup::Reloads(Terminal::None),
     };
     let mut end = End::new(asked, hangup, reload.clone())?;
     let (mounted, gone) = mount::mount(point, &host, &handle, &upcalls, batches)?;
@@ -507,6 +508,8 @@ fn unused(what: &str, e: &dyn std::fmt::Display) {
 enum Hangup {
     /// The end, as of other programs at a terminal.
     Ends,
+    /// That the log is opened anew.
+    Reopens,
     /// That the configuration is read again, unless the terminal has gone.
     Reloads(Terminal),
 }
@@ -586,14 +589,17 @@ impl End {
                 () = gone => return Windows::End,
                 Some(windows) = self.asked.recv() => return windows,
             };
+            if signal != rustix::process::Signal::HUP {
+                return Windows::End;
+            }
             match self.hangup {
+                Hangup::Reopens => log::reopen(),
                 Hangup::Reloads(terminal)
-                    if signal == rustix::process::Signal::HUP
-                        && (terminal == Terminal::None || Terminal::find() == terminal) =>
+                    if terminal == Terminal::None || Terminal::find() == terminal =>
                 {
                     tokio::spawn(reload(self.reload.clone()));
                 }
-                _ => return Windows::End,
+                Hangup::Reloads(_) | Hangup::Ends => return Windows::End,
             }
         }
     }

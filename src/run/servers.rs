@@ -144,9 +144,7 @@ impl Servers {
         let members = numbered.map(|(slot, wanted)| ground.connect(slot, wanted));
         let members = members.collect();
         ground.host.leave_out(wish.unused);
-        for (label, uri) in &wish.skills {
-            tokio::spawn(add(Arc::clone(&ground.host), label.clone(), uri.clone()));
-        }
+        wish.skills.iter().for_each(|named| ground.ask_for(named));
         Self {
             ground,
             members,
@@ -154,55 +152,27 @@ impl Servers {
         }
     }
 
-    /// Makes the servers those that are wanted, one change after the other.
+    /// Makes the servers those that are wished: first some go, then others come.
     async fn change(&mut self, wish: Wish) -> Changes {
         let mut wanted = wish.servers;
-        // Whether the kernel tells of opened files was settled when the first one was opened.
-        for new in &mut wanted {
-            if new.dynamic == Dynamic::Allowed && !self.ground.host.has_dynamic() {
-                tracing::warn!(
-                    "{}: dynamic skills can be allowed only when the mount starts; until then they are declined",
-                    new.spec.label
-                );
-                new.dynamic = Dynamic::Declined;
-            }
-        }
+        wanted.iter_mut().for_each(|new| self.ground.settle(new));
         let mut changes = Changes::between(self.members.iter().map(|m| &m.wanted), &wanted);
         let goes = |member: &Member| {
             let label = member.wanted.spec.label.as_str();
             let mut gone = changes.removed.iter().chain(&changes.replaced);
             gone.any(|gone| gone == label)
         };
-        let (gone, stay) = std::mem::take(&mut self.members)
-            .into_iter()
-            .partition(goes);
+        let members = std::mem::take(&mut self.members).into_iter();
+        let (gone, stay): (Vec<_>, Vec<_>) = members.partition(goes);
         self.members = stay;
         let mut ends = Vec::new();
-        for Member { slot, session, .. } in Vec::from_iter::<Vec<Member>>(gone) {
+        for Member { slot, session, .. } in gone {
             self.ground.host.leave(slot).await;
             ends.push(session);
         }
         stop(ends).await;
         for new in wanted {
-            let label = &new.spec.label;
-            let there = self.members.iter_mut();
-            match there.into_iter().find(|m| m.wanted.spec.label == *label) {
-                None => {
-                    let (open, server) = (Arc::clone(&self.ground.open), new.clone());
-                    let server = tokio::task::spawn_blocking(move || open(&server)).await;
-                    let joined = async { self.ground.host.join(server.ok()?).await };
-                    match joined.await {
-                        Some(slot) => self.members.push(self.ground.connect(slot, new)),
-                        None => tracing::warn!("{label}: no number is left for it; restart"),
-                    }
-                }
-                Some(member) => {
-                    if member.wanted.spec.target != new.spec.target {
-                        member.session.retarget(new.spec.target.clone());
-                    }
-                    member.wanted = new;
-                }
-            }
+            self.take_in(new).await;
         }
         let came = |label: &Label| {
             let mut came = changes.added.iter().chain(&changes.replaced);
@@ -210,14 +180,33 @@ impl Servers {
         };
         for named in &wish.skills {
             if came(&named.0) || !self.skills.contains(named) {
-                let (label, uri) = named.clone();
-                tokio::spawn(add(Arc::clone(&self.ground.host), label, uri));
+                self.ground.ask_for(named);
             }
         }
         self.skills = wish.skills;
         self.ground.host.leave_out(wish.unused);
         changes.later = wish.later;
         changes
+    }
+
+    /// Starts a server that is not there, and tells one that is how it is reached now.
+    async fn take_in(&mut self, new: Wanted) {
+        let label = &new.spec.label;
+        let mut there = self.members.iter_mut();
+        if let Some(member) = there.find(|m| m.wanted.spec.label == *label) {
+            if member.wanted.spec.target != new.spec.target {
+                member.session.retarget(new.spec.target.clone());
+            }
+            member.wanted = new;
+            return;
+        }
+        let (open, wanted) = (Arc::clone(&self.ground.open), new.clone());
+        let server = tokio::task::spawn_blocking(move || open(&wanted)).await;
+        let joined = async { self.ground.host.join(server.ok()?).await };
+        match joined.await {
+            Some(slot) => self.members.push(self.ground.connect(slot, new)),
+            None => tracing::warn!("{label}: it cannot be taken in; restart the mount"),
+        }
     }
 
     /// Takes requests to look again until it is told to stop, and then stops the servers.
@@ -267,6 +256,22 @@ impl Servers {
 }
 
 impl Ground {
+    /// Whether the kernel tells of opened files was settled when the first one was opened.
+    fn settle(&self, wanted: &mut Wanted) {
+        if wanted.dynamic == Dynamic::Allowed && !self.host.has_dynamic() {
+            wanted.dynamic = Dynamic::Declined;
+            tracing::warn!(
+                "{}: dynamic skills can be allowed only when the mount starts; until then they are declined",
+                wanted.spec.label
+            );
+        }
+    }
+
+    /// Adds a skill that was named, when its server answers.
+    fn ask_for(&self, (label, uri): &(Label, String)) {
+        tokio::spawn(add(Arc::clone(&self.host), label.clone(), uri.clone()));
+    }
+
     fn connect(&self, slot: u16, wanted: Wanted) -> Member {
         let events = Arc::clone(&self.host);
         let session = Session::start(

@@ -459,7 +459,7 @@ fn c_38_a_dead_mount_is_named_with_a_command_that_takes_it_away() {
     );
     let said = found.one("mount")["text"].as_str().unwrap().to_owned();
     assert!(said.contains(&format!("process {pid}")), "{said}");
-    assert!(found.has("place-taken"));
+    assert!(found.has("place-taken") && !found.has("mounted-server"));
     for (guard, _) in processes_with(&mount)
         .iter()
         .filter(|(_, l)| l.contains("__guard"))
@@ -536,6 +536,31 @@ fn c_56_loose_modes_are_warned_of_and_the_command_mends_them() {
     rig.sh(&fix).good();
     let found = report(&rig, "", &[&mount]);
     assert_eq!(found.code, Some(0), "{:#}", found.all);
+}
+
+#[test]
+fn beside_a_running_mount_its_servers_are_told_of_without_being_asked() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    let lab = rig.scripted("lab");
+    rig.mount(&[("lab", &lab), ("gone", "no-such-command")], &[]);
+    rig.ready("lab");
+    until("its end", 10.0, || rig.server("gone")["state"] == "down");
+    let found = report(&rig, "", &[&mount_point(&rig)]);
+    assert_eq!(
+        (found.code, found.errors()),
+        (Some(1), vec!["mounted-server"])
+    );
+    let one = found.one("mounted-server");
+    assert_eq!(one["subject"], "gone");
+    let fix = found
+        .fix("mounted-server")
+        .strip_prefix("run: mount-skills ");
+    let words = shlex::split(fix.unwrap()).unwrap();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert!(rig.cli(&words).good().contains("no-such-command"));
+    assert_eq!(found.all["servers"], json!([]));
+    assert_eq!(rig.log("lab", "start").len(), 1);
 }
 
 #[test]

@@ -567,6 +567,49 @@ fn a_line_of_fstab_mounts() {
     }
 }
 
+#[test]
+fn a_user_mounts_by_a_line_of_fstab_that_lets_users() {
+    if !is_root() {
+        return;
+    }
+    let (rig, _open) = nonroot::rig();
+    rig.scene("lab", scene());
+    let mount = rig.mount_point().display();
+    let target = rig.scripted("lab").replace(' ', "\\040");
+    let line = format!("lab={target} {mount} mount-skills noauto,user 0 0\n");
+    fs::write(rig.dir().join("fstab"), line).unwrap();
+    let sbin = rig.dir().join("sbin");
+    fs::create_dir(&sbin).unwrap();
+    std::os::unix::fs::symlink(&rig.bin, sbin.join("mount.mount-skills")).unwrap();
+    let user = "setpriv --reuid=65534 --regid=65534 --clear-groups --";
+    let script = format!(
+        r#"
+        mount --bind "$D/sbin" /sbin
+        mount --bind "$D/fstab" /etc/fstab
+        {user} mount "$M" > "$D/said"
+        {user} cat "$M/lab/s/a.txt"
+        grep -c "user_id=65534" /proc/self/mountinfo
+        {user} fusermount3 -u "$M"
+        "#
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--", "bash", "-euc"]);
+    command
+        .arg(script)
+        .env("M", rig.mount_point())
+        .env("D", rig.dir());
+    for (name, dir) in [
+        ("CACHE_HOME", "cache"),
+        ("STATE_HOME", "state"),
+        ("RUNTIME_DIR", "run"),
+    ] {
+        command.env(format!("XDG_{name}"), rig.dir().join(dir));
+    }
+    let out = run(command.stdin(std::process::Stdio::null()));
+    assert_eq!((out.code, &*out.text()), (Some(0), "a\n1\n"), "{out:?}");
+    rig.nothing_left();
+}
+
 /// What systemd does for `x-systemd.automount`: a trap that mounts when somebody looks. The helper is
 /// of the trap's own process group; others wait.
 const AUTOMOUNT: &str = r#"

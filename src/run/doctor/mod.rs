@@ -31,8 +31,10 @@ use std::time::Duration;
 
 /// How long a server may take, if nothing is said.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a mount may take to answer the kernel.
+/// How long a mount may take to answer the kernel, or its daemon to answer us.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a disk may take to tell what is on it.
+const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// Subjects are aligned up to this width.
 const WIDTH: usize = 24;
 /// At most this many characters of a text are shown.
@@ -49,7 +51,8 @@ pub(super) fn doctor(
     let declared = config.as_ref().map_or(0, |config| config.servers.len());
     let mut findings = Machine::look().findings(declared);
     let dirs = Dirs::find();
-    findings.extend(place::mounts(&dirs.control()));
+    let mounts = place::mounts(&dirs.control());
+    findings.extend(mounts.iter().map(|mount| mount.finding()));
     let mut examined = Vec::new();
     match config {
         Err(e) => {
@@ -63,6 +66,9 @@ pub(super) fn doctor(
             }
             findings.extend(storage::findings(&dirs, settings));
             findings.extend(configuration(&config, &machine));
+            if config.servers.is_empty() {
+                findings.extend(mounts.iter().flat_map(place::served));
+            }
             let timeout = args.timeout.map_or(TIMEOUT, Duration::from_secs_f64);
             examined = servers::examine(&config, timeout)?;
             findings.extend(examined.iter().flat_map(|e| e.findings(timeout)));
@@ -208,11 +214,14 @@ fn advice(message: &str) -> (String, Option<String>) {
     }
 }
 
-/// What a question comes to that may hang; none if it takes too long.
-fn within<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// What a question comes to that may hang; none if it takes longer than that.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (answer, answered) = mpsc::channel();
     std::thread::spawn(move || answer.send(ask()));
-    answered.recv_timeout(PATIENCE).ok()
+    answered.recv_timeout(patience).ok()
 }
 
 /// The nearest directory that is there, of a path and those above it.

@@ -1,10 +1,12 @@
 //! Mount points: the one that is wanted, and those of mounts that run or are dead.
 
-use super::{advice, within};
+use super::{PATIENCE, advice, within};
 use crate::control;
 use crate::domain::finding::{Finding, Fix};
 use crate::domain::text::word;
 use crate::fuse::mount::{self, MountError, Site};
+use crate::host::report::ServerStatus;
+use crate::run::Ask;
 use std::path::{Path, PathBuf};
 
 /// How a mount of this user is.
@@ -18,25 +20,67 @@ enum Life {
     Silent,
 }
 
+/// A mount of this user.
+pub(super) struct Mount {
+    path: PathBuf,
+    life: Life,
+    /// The process that stands for it, if it was found.
+    pid: Option<i32>,
+}
+
 /// All mounts of this user. `control` is where their sockets are.
-pub(super) fn mounts(control: &Path) -> Vec<Finding> {
+pub(super) fn mounts(control: &Path) -> Vec<Mount> {
     let look = |path: PathBuf| {
         let asked = path.clone();
-        let life = match within(move || mount::is_dead(&asked)) {
+        let life = match within(PATIENCE, move || mount::is_dead(&asked)) {
             Some(true) => Life::Dead,
             Some(false) => Life::Alive,
             None => Life::Silent,
         };
-        judge(&path, life, control::daemon_of(control, &path))
+        let pid = control::daemon_of(control, &path);
+        Mount { path, life, pid }
     };
     mount::ours().into_iter().map(look).collect()
 }
 
+/// The servers of a mount that are not ready, as its daemon tells.
+pub(super) fn served(mount: &Mount) -> Vec<Finding> {
+    if (mount.life, mount.pid.is_some()) != (Life::Alive, true) {
+        return Vec::new();
+    }
+    let at = Some(mount.path.clone());
+    let status = within(PATIENCE, move || Ask { mountpoint: at }.status(None));
+    let Some(Ok(status)) = status else {
+        return Vec::new();
+    };
+    let troubled = status.servers.iter().filter(|s| s.reason.is_some());
+    troubled
+        .map(|server| of_mount(&mount.path, server))
+        .collect()
+}
+
+/// A server of a running mount that has trouble.
+fn of_mount(mount: &Path, server: &ServerStatus) -> Finding {
+    let (label, state) = (&server.label, &server.state);
+    let reason = server.reason.as_deref().unwrap_or_default();
+    let path = word(&mount.display().to_string());
+    let text = format!("{state}, in the mount at {}: {reason}", mount.display());
+    let fix = Fix::Run(format!("mount-skills status {label} --mount {path}"));
+    match state.as_str() {
+        "no-skills" => Finding::warning("mounted-server", label, text, fix),
+        _ => Finding::error("mounted-server", label, text, fix),
+    }
+}
+
+impl Mount {
+    pub(super) fn finding(&self) -> Finding {
+        judge(&self.path, self.life, self.pid)
+    }
+}
+
 fn judge(path: &Path, life: Life, pid: Option<i32>) -> Finding {
-    let (subject, path) = (
-        path.display().to_string(),
-        word(&path.display().to_string()),
-    );
+    let subject = path.display().to_string();
+    let path = word(&subject);
     match (life, pid) {
         (Life::Dead, _) => Finding::error(
             "mount-dead",
@@ -78,9 +122,11 @@ fn judge(path: &Path, life: Life, pid: Option<i32>) -> Finding {
 /// The place where somebody wants to mount.
 pub(super) fn mountpoint(path: &Path, control: &Path) -> Finding {
     let asked = path.to_owned();
-    judge_site(path, within(move || mount::survey(&asked)), |path| {
-        control::daemon_of(control, path)
-    })
+    judge_site(
+        path,
+        within(PATIENCE, move || mount::survey(&asked)),
+        |path| control::daemon_of(control, path),
+    )
 }
 
 fn judge_site(

@@ -3,7 +3,7 @@
 //!
 //! A mount goes on without cache and state, so what is wrong with them is a warning.
 
-use super::{advice, standing};
+use super::{DISK_PATIENCE, advice, standing, within};
 use crate::config::Settings;
 use crate::domain::finding::{Finding, Fix};
 use crate::domain::text::word;
@@ -11,7 +11,7 @@ use crate::fuse::machine::remote;
 use crate::run::{Dirs, Failure, mount};
 use crate::store::{PrivateDir, Unsafe};
 use rustix::fs::StatVfsMountFlags;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Less room than this is little, in bytes: for the cache, and for the state.
 const LITTLE: (u64, u64) = (64 << 20, 4 << 20);
@@ -54,15 +54,30 @@ pub(super) fn findings(dirs: &Dirs, settings: &Settings) -> Vec<Finding> {
         Err(e) => return vec![misplaced(&e)],
     };
     let v1 = |dir: PathBuf| dir.join("mount-skills").join("v1");
-    let seen = [
-        kept.cache.map(|dir| Seen::look("cache", v1(dir), LITTLE.0)),
-        kept.state.map(|dir| Seen::look("state", v1(dir), LITTLE.1)),
-        Some(Seen::look("sockets", dirs.control(), 0)),
+    let asked = [
+        kept.cache.map(|dir| ("cache", v1(dir), LITTLE.0)),
+        kept.state.map(|dir| ("state", v1(dir), LITTLE.1)),
+        Some(("sockets", dirs.control(), 0)),
     ];
-    seen.into_iter()
-        .flatten()
-        .flat_map(|seen| judge(&seen))
-        .collect()
+    let look = |(what, path, little): (&'static str, PathBuf, u64)| {
+        let asked = path.clone();
+        let seen = within(DISK_PATIENCE, move || Seen::look(what, asked, little));
+        seen.map_or_else(|| vec![silent(what, &path)], |seen| judge(&seen))
+    };
+    asked.into_iter().flatten().flat_map(look).collect()
+}
+
+/// A disk that does not answer.
+fn silent(what: &str, path: &Path) -> Finding {
+    Finding::warning(
+        "storage-silent",
+        what,
+        format!(
+            "{}: the disk does not answer, so a mount may hang at its start",
+            path.display()
+        ),
+        Fix::Run(format!("df {}", word(&path.display().to_string()))),
+    )
 }
 
 /// A place that a mount refuses.
@@ -163,7 +178,6 @@ mod tests {
     use super::*;
     use crate::domain::finding::Severity;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
 
     fn seen(what: &'static str, path: &Path) -> Seen {
         Seen {
