@@ -10,11 +10,22 @@ use crate::domain::text::word;
 use crate::fuse::machine::remote;
 use crate::run::{Dirs, Failure, mount};
 use crate::store::{PrivateDir, Unsafe};
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::Access;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 /// Less room than this is little, in bytes: for the cache, and for the state.
 const LITTLE: (u64, u64) = (64 << 20, 4 << 20);
+
+/// Whether this user can write in a directory, or make it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Open,
+    /// The file system is read-only.
+    Frozen,
+    /// The one that is to hold it belongs to somebody else.
+    Closed,
+}
 
 /// A directory as it was seen.
 struct Seen {
@@ -24,8 +35,8 @@ struct Seen {
     faults: Vec<Unsafe>,
     /// The bytes that are left, and how many are little; none if nobody could say.
     room: Option<(u64, u64)>,
-    /// Whether nothing can be written.
-    frozen: bool,
+    /// Whether anything can be written.
+    entry: Entry,
     /// The kind of file system, if other machines or programs stand for it.
     remote: Option<&'static str>,
 }
@@ -40,7 +51,11 @@ impl Seen {
             room: stat
                 .as_ref()
                 .map(|s| (s.f_bavail.saturating_mul(s.f_frsize), little)),
-            frozen: stat.is_some_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY)),
+            entry: match rustix::fs::access(&standing, Access::WRITE_OK | Access::EXEC_OK) {
+                Ok(()) => Entry::Open,
+                Err(Errno::ROFS) => Entry::Frozen,
+                Err(_) => Entry::Closed,
+            },
             remote: remote(&standing),
             path,
         }
@@ -53,6 +68,14 @@ pub(super) fn findings(dirs: &Dirs, settings: &Settings) -> Vec<Finding> {
         Ok(kept) => kept,
         Err(e) => return vec![misplaced(&e)],
     };
+    if kept.cache.is_none() && kept.state.is_none() {
+        return vec![Finding::warning(
+            "storage-none",
+            "cache and state",
+            "there is no home directory, so nothing is kept: approvals end with the mount",
+            Fix::Do("set HOME, or XDG_CACHE_HOME and XDG_STATE_HOME".into()),
+        )];
+    }
     let v1 = |dir: PathBuf| dir.join("mount-skills").join("v1");
     let asked = [
         kept.cache.map(|dir| ("cache", v1(dir), LITTLE.0)),
@@ -95,15 +118,19 @@ fn judge(seen: &Seen) -> Vec<Finding> {
         .iter()
         .map(|fault| unsafe_one(what, fault))
         .collect();
+    let elsewhere = |id, why: &str| {
+        let fix = "choose another place, with XDG_CACHE_HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR";
+        Finding::warning(id, what, format!("{path}: {why}"), Fix::Do(fix.into()))
+    };
     match seen.room {
-        _ if seen.frozen => found.push(Finding::warning(
+        _ if !found.is_empty() => {}
+        _ if seen.entry == Entry::Frozen => found.push(elsewhere(
             "storage-frozen",
-            what,
-            format!("{path}: the file system is read-only, so nothing is kept"),
-            Fix::Do(
-                "choose another place, with XDG_CACHE_HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR"
-                    .into(),
-            ),
+            "the file system is read-only, so nothing is kept",
+        )),
+        _ if seen.entry == Entry::Closed => found.push(elsewhere(
+            "storage-closed",
+            "this user may not write there, so nothing is kept",
         )),
         Some((left, little)) if left < little => found.push(Finding::warning(
             "storage-full",
@@ -185,7 +212,7 @@ mod tests {
             path: path.to_owned(),
             faults: Vec::new(),
             room: Some((1 << 30, LITTLE.0)),
-            frozen: false,
+            entry: Entry::Open,
             remote: None,
         }
     }
@@ -229,11 +256,16 @@ mod tests {
             judge(&full)[0].fix,
             Some(Fix::Run("mount-skills cache prune".into()))
         );
-        let frozen = Seen {
-            frozen: true,
-            ..seen("state", path)
-        };
-        assert_eq!(ids(&frozen), ["storage-frozen"]);
+        for (entry, id) in [
+            (Entry::Frozen, "storage-frozen"),
+            (Entry::Closed, "storage-closed"),
+        ] {
+            let shut = Seen {
+                entry,
+                ..seen("state", path)
+            };
+            assert_eq!(ids(&shut), [id]);
+        }
         let remote = Seen {
             remote: Some("NFS"),
             ..seen("state", path)
