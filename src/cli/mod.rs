@@ -24,7 +24,8 @@ use std::path::PathBuf;
         mount-skills unmount\n\n\
         Skills are named LABEL/SKILL-PATH, as in the mount; a path below the mount works too.\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the skill moved meanwhile or the lock does\n\
-        not fit; `run` ends with its command's own code.\n\
+        not fit, 4 the doctor warns; `run` ends with its command's own code.\n\
+        If something does not work: mount-skills doctor\n\
         MOUNT_SKILLS_LOG sets the log level of stderr: error, warn (default), info, debug."
 )]
 pub struct Cli {
@@ -287,6 +288,16 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         what: ConfigCommand,
+    },
+    /// Examine machine, mount point, configuration and servers, and say what mends what is wrong;
+    /// exits with 1 if something does not work, with 4 if there are warnings only.
+    Doctor {
+        /// The servers and the rules, as for a mount; each server is waited for as long as
+        /// --timeout says.
+        #[command(flatten)]
+        servers: ServerArgs,
+        /// Where the mount is, or is to be.
+        mountpoint: Option<PathBuf>,
     },
     /// End a running mount. Ending one that is not there is no error.
     Unmount {

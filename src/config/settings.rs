@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Where a mount is, unless somebody says otherwise.
 const MOUNTPOINT: &str = "/mnt/skills";
+/// Where a setting comes from that nobody gave.
+const DEFAULT: &str = "default";
 const TIMEOUT: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const CACHE_SIZE: u64 = 1024;
@@ -41,6 +43,14 @@ pub struct Settings {
     pub cache_size: u64,
     /// Each setting with its value and where that comes from, for people.
     pub shown: Vec<Shown>,
+}
+
+impl Settings {
+    /// Whether somebody said what a setting is to be.
+    pub fn is_given(&self, name: &str) -> bool {
+        let shown = self.shown.iter().find(|shown| shown.name == name);
+        shown.is_some_and(|shown| shown.from != DEFAULT)
+    }
 }
 
 /// A setting for people.
@@ -323,7 +333,7 @@ fn choose<T>(
     let (value, from) = match (given, file) {
         (Some(value), _) => (value, "command line".to_owned()),
         (None, Some(set)) => (set.value, set.place.to_string()),
-        (None, None) => (default, "default".to_owned()),
+        (None, None) => (default, DEFAULT.to_owned()),
     };
     shown.push(Shown {
         name,

@@ -22,6 +22,7 @@ mod config;
 mod conformance;
 mod crash;
 mod credentials;
+mod doctor;
 mod faults;
 mod faults_life;
 mod faults_protocol;

@@ -154,6 +154,13 @@ fn read_of_form(mut rule: Value) -> Value {
 }
 
 #[test]
+fn nothing_is_mounted_or_a_server_is_missing() {
+    let mut case = Case::new("Nothing is mounted, or a server is missing");
+    case.block();
+    case.done();
+}
+
+#[test]
 fn host_is_down() {
     let mut case = Case::new("Host is down");
     case.rig.scene(
