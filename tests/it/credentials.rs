@@ -679,7 +679,7 @@ fn c31_tokens_of_an_issuer_of_its_own_are_for_the_server_that_named_it() {
     let mut rig = Rig::new();
     let said = rig.dir().join("issuer.url");
     let mut command = rig.command(installed("bin/node"));
-    command.arg(server_file("issuer.mjs")).arg(&said).arg("4");
+    command.arg(server_file("issuer.mjs")).arg(&said).arg("5");
     rig.keep_server(command.stdout(Stdio::null()));
     let issuer = wait("an issuer", 60.0, || fs::read_to_string(&said).ok());
     let log = rig.dir().join("issuer.url.log");
@@ -706,7 +706,7 @@ fn c31_tokens_of_an_issuer_of_its_own_are_for_the_server_that_named_it() {
     let grant = |kind: &str| format!("grant {kind} for {}", server.url);
     assert_eq!(asked(&grant("authorization_code")), 1);
     for n in 1..3 {
-        pass(5);
+        pass(6);
         let (refused, renewed) = (server.refused(), asked(&grant("refresh_token")));
         assert_eq!(rig.cat(&format!("lab/s/{n}.txt")), ok(&format!("{n}\n")));
         assert_eq!(server.refused(), refused);

@@ -28,6 +28,7 @@ const provider = new Provider(url, {
   clients: [{ client_id: 'server', client_secret: 'SECRET-server', redirect_uris: [], response_types: [], grant_types: [] }],
   scopes: ['openid', 'offline_access', 'skills:read'],
   pkce: { required: () => true },
+  issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
   rotateRefreshToken: true,
   ttl: { AccessToken: Number(life), Grant: 3600, Interaction: 3600, RefreshToken: 3600, Session: 3600 },
   features: {
