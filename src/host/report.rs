@@ -517,8 +517,8 @@ fn readme(status: &Status) -> String {
          A skill that was read is held: it does not change under its reader. When its server \
          changes it meanwhile, its state is `changed`; `mount-skills refresh LABEL/SKILL` moves \
          on, then read its SKILL.md again.\n\n\
-         A read that fails says why in the status: EACCES declined, not approved, \
-         or the server needs credentials, EIO the server contradicts itself, ESTALE the skill changed, ETIMEDOUT no answer in time, \
-         EHOSTDOWN not reachable and not cached, EAGAIN still starting.\n"
+         A read that fails says why in the status: EACCES declined, not approved, or the server \
+         needs credentials, EIO the server contradicts itself, ESTALE the skill changed, \
+         ETIMEDOUT no answer in time, EHOSTDOWN not reachable and not cached, EAGAIN still starting.\n"
     )
 }

@@ -404,20 +404,32 @@ impl Auth {
 
     /// What a 403 means here, and what helps. `scope` is what the server says is missing.
     pub(super) fn advice_on_scope(&self, scope: &str) -> String {
-        let text = "HTTP 403: the credentials do not suffice";
+        let label = word(&self.label);
+        let known = match self.origin {
+            Origin::Login(_) => self.held.lock().token.is_some(),
+            Origin::Nowhere => false,
+            Origin::Given(_) | Origin::Elsewhere => true,
+        };
+        let text = match known || !scope.is_empty() {
+            true => "HTTP 403: the credentials do not suffice",
+            false => "HTTP 403: it does not let us in",
+        };
         match &self.origin {
-            Origin::Login(_) if !scope.is_empty() => format!(
-                "{text}; run: mount-skills login --scope {} {}",
-                word(&printable(scope, 200)),
-                word(&self.label)
-            ),
-            Origin::Login(_) => format!("{text}; run: mount-skills login {}", word(&self.label)),
+            Origin::Login(_) if !scope.is_empty() => {
+                let scope = word(&printable(scope, 200));
+                format!("{text}; run: mount-skills login --scope {scope} {label}")
+            }
+            Origin::Login(_) if known => format!("{text}; run: mount-skills login {label}"),
+            Origin::Login(_) => {
+                format!("{text}; if it has a login, run: mount-skills login {label}")
+            }
             Origin::Given(Token::File(file)) => {
                 format!("{text}; write a token that does to {}", shown(file))
             }
-            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => {
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere => {
                 format!("{text}; mount again with others")
             }
+            Origin::Nowhere => format!("{text}; mount with a token: --bearer-file {label}=FILE"),
         }
     }
 
