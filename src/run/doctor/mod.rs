@@ -136,6 +136,7 @@ fn unreadable(e: &BadConfig) -> Finding {
     let subject = match e {
         BadConfig::Read { .. } | BadConfig::Syntax { .. } => "configuration",
         BadConfig::Server(_)
+        | BadConfig::Credentials(_)
         | BadConfig::Twice { .. }
         | BadConfig::SetTwice { .. }
         | BadConfig::Option { .. } => "servers",

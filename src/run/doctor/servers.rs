@@ -175,8 +175,7 @@ impl Examined {
     fn down(&self, reason: &str) -> Finding {
         let error = |id, text: String, fix| Finding::error(id, &self.label, text, fix);
         let http = self.way == Way::Http;
-        let closed = ["HTTP 401", "HTTP status 401", "HTTP status 403"];
-        if self.state == "needs-credentials" || http && closed.iter().any(|c| reason.contains(c)) {
+        if self.state == "needs-credentials" {
             let (text, next) = advice(reason);
             let (reason, next) = match next.filter(|next| is_advice(next)) {
                 Some(next) => (text, next),
@@ -486,13 +485,7 @@ mod tests {
                 "in a shell",
             ),
             (
-                http("HTTP 401: it asks"),
-                "server-credentials",
-                Severity::Error,
-                "headers of docs",
-            ),
-            (
-                http("HTTP status 403"),
+                server("needs-credentials", Some("HTTP 403")),
                 "server-credentials",
                 Severity::Error,
                 "headers of docs",
