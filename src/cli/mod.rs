@@ -79,6 +79,18 @@ pub struct ServerArgs {
     /// ~/.config/mount-skills/config.toml].
     #[arg(long = "config", short = 'c', value_name = "FILE")]
     pub configs: Vec<PathBuf>,
+    /// A header that each request to a server at a URL carries. May be given more than once. The
+    /// process list shows it: for a secret take --bearer-env or --bearer-file.
+    #[arg(long = "header", value_name = "LABEL=NAME: VALUE")]
+    pub headers: Vec<String>,
+    /// The environment variable with the bearer token for a server at a URL. May be given more
+    /// than once.
+    #[arg(long, value_name = "LABEL=VARIABLE")]
+    pub bearer_env: Vec<String>,
+    /// The file with the bearer token for a server at a URL; read again when it changes. May be
+    /// given more than once.
+    #[arg(long, value_name = "LABEL=FILE")]
+    pub bearer_file: Vec<String>,
     /// A skill that its server does not list, by the URI of its SKILL.md. May be given more than
     /// once.
     #[arg(long = "skill", value_name = "LABEL=URI")]
@@ -97,6 +109,10 @@ pub struct ServerArgs {
     /// Read exactly the sets that `mount-skills lock` wrote to this file, and nothing else.
     #[arg(long, value_name = "FILE", conflicts_with = "approval")]
     pub locked: Option<PathBuf>,
+    /// Let other users of the machine read too. As a user other than root, this needs a line
+    /// user_allow_other in /etc/fuse.conf.
+    #[arg(long)]
+    pub allow_other: bool,
     /// Forget the windows that a killed daemon left open.
     #[arg(long)]
     pub new_session: bool,
@@ -243,6 +259,13 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         check: Option<PathBuf>,
     },
+    /// Log in to a server at a URL, with a browser; running mounts use it by themselves.
+    Login(LoginArgs),
+    /// Forget the logins of a server, and have its tokens taken back.
+    Logout {
+        /// The server.
+        label: String,
+    },
     /// Remove all that is kept of a server: cached files, approvals, windows, its listing.
     Forget {
         /// The label.
@@ -332,6 +355,35 @@ pub enum ConfigCommand {
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+}
+
+/// The arguments of `login`.
+#[derive(Debug, Args)]
+pub struct LoginArgs {
+    /// The server.
+    pub label: String,
+    /// Its URL, as given to --server; not needed if a mount with it is running, or to log in anew.
+    #[arg(long)]
+    pub url: Option<String>,
+    /// Who we are to whoever issues its tokens, if that was arranged before.
+    #[arg(long, value_name = "ID")]
+    pub client_id: Option<String>,
+    /// The environment variable with the secret that goes with --client-id.
+    #[arg(long, value_name = "VARIABLE", requires = "client_id")]
+    pub client_secret_env: Option<String>,
+    /// What the login is to be good for, in place of what the server asks for; may be given more
+    /// than once.
+    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ' ')]
+    pub scopes: Vec<String>,
+    /// The port of 127.0.0.1 that the browser comes back to, in place of any free one.
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Do not open a browser, also on a terminal.
+    #[arg(long)]
+    pub no_browser: bool,
+    /// How long to wait for the browser, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = seconds)]
+    pub timeout: f64,
 }
 
 /// What to do with the cached files.

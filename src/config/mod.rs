@@ -19,6 +19,7 @@
 //! Absent on purpose: includes, profiles, and a search for files of other programs; `config
 //! import` looks for those when it is asked.
 
+pub mod credentials;
 mod document;
 mod entry;
 mod expand;
@@ -35,6 +36,7 @@ pub use settings::{Settings, Shown};
 
 use crate::cli::ServerArgs;
 use crate::domain::name::Label;
+use credentials::{BadCredentials, Given};
 use entry::Switch;
 use etcetera::BaseStrategy;
 use file::Contents;
@@ -124,11 +126,12 @@ impl Machine {
         }
     }
 
-    /// The real path of a directory, if there is one.
+    /// The real path of a directory, if there is one. Nothing is no name of the working directory.
     fn find_dir(&self, path: &Path) -> Option<PathBuf> {
-        // Nothing is no path, though joined to one it is.
-        let path = Some(path).filter(|p| !p.as_os_str().is_empty())?;
-        let path = self.dir.join(path);
+        let path = match path.as_os_str().is_empty() {
+            true => return None,
+            false => self.dir.join(path),
+        };
         path.is_dir().then(|| path.canonicalize().ok()).flatten()
     }
 }
@@ -200,6 +203,9 @@ pub enum BadConfig {
     /// A `--server` cannot be used.
     #[error(transparent)]
     Server(#[from] BadServer),
+    /// Credentials on the command line cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] BadCredentials),
     /// A file cannot be read.
     #[error("{file}: {source}; give a file with servers, see: mount-skills config --help")]
     Read {
@@ -340,6 +346,19 @@ pub fn load(
         }
         files.push(path);
     }
+    let used = |texts: &[String]| -> Vec<String> {
+        let of = |text: &str, unused: &Unused| text.split('=').next() == Some(&unused.name);
+        let texts = texts.iter().filter(|t| !unused.iter().any(|u| of(t, u)));
+        texts.cloned().collect()
+    };
+    let given = Given {
+        headers: &used(&args.headers),
+        bearer_env: &used(&args.bearer_env),
+        bearer_file: &used(&args.bearer_file),
+        dir: &machine.dir,
+    };
+    let var = |name: &str| machine.var(name)?.into_string().ok();
+    credentials::give(&mut servers, given, &var)?;
     for text in &args.allow_dynamic {
         if let Some(label) = named("--allow-dynamic", text, text, &servers, &unused)? {
             allow_dynamic.push(label);
@@ -701,6 +720,7 @@ mod tests {
         assert!(with("c", "a=skill://s/SKILL.md").is_err());
         assert!(with("a", "c=skill://s/SKILL.md").is_err());
         assert!(with("a", "a").is_err());
+        assert!(loaded(&dir, &args(&["a="], &[])).is_err());
     }
 
     #[test]

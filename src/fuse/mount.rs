@@ -39,6 +39,21 @@ const MAX_LINKS: usize = 16;
 /// Its last argument when the mount point was made for the mount.
 const GUARD_REMOVES: &str = "remove";
 
+/// What fusermount3 says where its configuration does not let users open a mount to others, and
+/// the line that lets them.
+const USER_ALLOW_OTHER: &str = "user_allow_other";
+
+/// Who may read a mount, as far as the modes of its files allow. Nobody but its user ever reaches
+/// the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// The user who mounts; not even root.
+    #[default]
+    Owner,
+    /// Every user.
+    Everyone,
+}
+
 /// Why nothing was mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -398,12 +413,18 @@ fn detach(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Detaches a dead mount of ours at a path, if there is one: whether there was.
+/// Detaches a dead mount of ours at a path, if there is one: whether there was. A live one is an
+/// error: it is not the caller's to end.
 pub fn detach_dead(path: &Path) -> Result<bool, MountError> {
     let path = absolute(path)?;
-    let ours = mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE);
-    if !ours || !is_dead(&path) {
+    if mounted_at(&path).is_none_or(|m| m.fs_type != FS_TYPE) {
         return Ok(false);
+    }
+    if !is_dead(&path) {
+        return Err(place(
+            &path,
+            "it is mounted by a mount-skills that does not answer this user; ask as the user who mounted it, with the same XDG_RUNTIME_DIR",
+        ));
     }
     detach(&path).map_err(|e| place(&path, format!("a dead mount cannot be detached: {e}")))?;
     Ok(true)
@@ -441,10 +462,15 @@ pub fn mount(
     runtime: &tokio::runtime::Handle,
     upcalls: &Arc<Upcalls>,
     batches: Receiver<Batch>,
+    access: Access,
 ) -> Result<(Mounted, oneshot::Receiver<()>), MountError> {
     let subtype = "mount-skills".to_owned();
     let mut config = Config::default();
-    config.acl = SessionACL::Owner;
+    // Without MountOption::AutoUnmount: it needs access for others, and our guard does as much.
+    config.acl = match access {
+        Access::Owner => SessionACL::Owner,
+        Access::Everyone => SessionACL::All,
+    };
     config.n_threads = Some(2);
     config.mount_options = vec![
         MountOption::FSName("mount-skills".into()),
@@ -469,8 +495,7 @@ pub fn mount(
     );
     let session = Session::new(adapter, point.path(), &config).map_err(|e| {
         point.restore();
-        let hint = Machine::look().suspicion();
-        place(point.path(), format!("mounting failed: {e} ({hint})"))
+        place(point.path(), mounting_failed(&e.to_string()))
     })?;
     let failed = |e: io::Error| MountError::Machine(format!("a thread cannot be started: {e}"));
     notify::start(session.notifier(), parked, batches).map_err(failed)?;
@@ -497,6 +522,19 @@ pub fn mount(
         },
         gone,
     ))
+}
+
+/// Why mounting failed, and what to do. Whether users may let others in is fusermount3's to say: it
+/// reads its configuration as root, and from where it was built to.
+fn mounting_failed(why: &str) -> String {
+    if why.contains(USER_ALLOW_OTHER) {
+        return format!(
+            "a user may let others read only if /etc/fuse.conf has the line {USER_ALLOW_OTHER}; \
+             run: echo {USER_ALLOW_OTHER} | sudo tee -a /etc/fuse.conf (or leave out --allow-other)"
+        );
+    }
+    let hint = Machine::look().suspicion();
+    format!("mounting failed: {} ({hint})", why.trim_end())
 }
 
 impl Mounted {

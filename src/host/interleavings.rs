@@ -315,12 +315,13 @@ fn a_server_leaves_readers_of_its_own_without_bytes_and_those_of_another_alone()
         let user = world.threads(1, move |world| {
             block_on(world.host.leave(other));
             left.store(true, Ordering::SeqCst);
-            // Under the same name it is another one.
-            assert_eq!(block_on(world.join("b")), other + 1);
         });
         user.join();
         staying.join();
         leaving.join();
+        assert_eq!(world.read_of("b", "y"), None);
+        // Under the same name it is another one.
+        assert_eq!(block_on(world.join("b")), other + 1);
         assert_eq!(world.read_of("b", "y"), Some(Ok(1)));
         world.end();
     });

@@ -25,9 +25,12 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+/// What is in the cache is counted so long after the start, which has better things to do.
+const COUNT_AFTER: Duration = Duration::from_secs(2);
 /// Blocks of memory from this size on go back to the system as soon as they are free.
 #[cfg(target_env = "gnu")]
 const RETURNED: i32 = 256 * 1024;
@@ -324,7 +327,14 @@ async fn serve_mount(
         (Life::Daemon, Some(_)) => Hangup::Reloads(Terminal::None),
     };
     let mut end = End::new(asked, hangup, reload.clone())?;
-    let (mounted, gone) = mount::mount(point, &host, &handle, &upcalls, batches)?;
+    let (mounted, gone) = mount::mount(
+        point,
+        &host,
+        &handle,
+        &upcalls,
+        batches,
+        now.settings.access,
+    )?;
     end.gone = Some(gone);
     let control = match Control::bind(&Dirs::find().control(), &path) {
         Ok(control) => {
@@ -456,7 +466,10 @@ impl Storage {
                 .ok()
         });
         if let Some(cache) = cache.clone() {
-            tokio::task::spawn_blocking(move || cache.count());
+            tokio::spawn(async move {
+                tokio::time::sleep(COUNT_AFTER).await;
+                let _ = tokio::task::spawn_blocking(move || cache.count()).await;
+            });
         }
         Ok(Self {
             cache,

@@ -6,6 +6,7 @@
 //! The test of a section brings the trouble about, runs its first block, then all others, and
 //! looks whether it is over.
 
+use crate::credentials::{OAuth, authorities};
 use crate::rig::{
     FuseForAll, Out, Rig, is_root, kill, mounts_at, ok, processes_with, project, skill, skill_md,
     until,
@@ -208,6 +209,23 @@ fn a_server_of_the_configuration_file_is_not_there() {
 }
 
 #[test]
+fn a_reload_changes_nothing() {
+    let mut case = Case::new("A reload changes nothing");
+    case.rig.scene("docs", pdf("form\n"));
+    let file = case.rig.dir().join("servers.toml");
+    let entry = format!("[servers.docs]\ntarget = {:?}\n", case.rig.scripted("docs"));
+    fs::write(&file, &entry).unwrap();
+    case.rig
+        .mount(&[], &["--config", &file.display().to_string()]);
+    case.rig.ready("docs");
+    fs::write(&file, "[servers.docs").unwrap();
+    case.block();
+    assert_eq!(case.rig.cat(FORM), ok("form\n"));
+    case.block();
+    case.done();
+}
+
+#[test]
 fn the_label_is_given_twice() {
     let mut case = Case::new("The label is given twice");
     mcp_json(&case);
@@ -223,6 +241,20 @@ fn http_401() {
     let url = case.rig.scripted_http("docs");
     case.rig.mount(&[("docs", &url)], &[]);
     until("its end", 10.0, || {
+        case.rig.server("docs")["state"] == "needs-credentials"
+    });
+    case.block();
+    case.done();
+}
+
+#[test]
+fn the_certificate_is_not_accepted() {
+    let mut case = Case::new("The certificate is not accepted");
+    let dir = authorities(&case.rig);
+    let pem = dir.join("here.pem").display().to_string();
+    let server = OAuth::start(&mut case.rig, 60, &[&format!("--tls={pem}")]);
+    case.rig.mount(&[("docs", &server.url)], &[]);
+    until("its end", 20.0, || {
         case.rig.server("docs")["state"] == "down"
     });
     case.block();
