@@ -113,7 +113,7 @@ fn judge(path: &Path, life: Life, pid: Option<i32>) -> Finding {
             Fix::Run(match pid {
                 // The guard takes the mount away.
                 Some(pid) => format!("kill -9 {pid}"),
-                None => format!("umount -l {path}"),
+                None => format!("fusermount3 -uz {path}"),
             }),
         ),
     }
@@ -200,7 +200,7 @@ mod tests {
         let found = judge(Path::new("/m"), Life::Silent, Some(7));
         assert_eq!(found.fix, Some(Fix::Run("kill -9 7".into())));
         let found = judge(Path::new("/m"), Life::Silent, None);
-        assert_eq!(found.fix, Some(Fix::Run("umount -l /m".into())));
+        assert_eq!(found.fix, Some(Fix::Run("fusermount3 -uz /m".into())));
     }
 
     #[test]
