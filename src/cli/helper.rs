@@ -218,13 +218,13 @@ mod tests {
         use clap::Parser;
         let options = "rw,noauto,user,_netdev,x-systemd.automount,server.docs=\"npx -y a,b\",\
                        server.team=https://h/mcp,skill.docs=skill://x/SKILL.md,approval=each,\
-                       allow_dynamic=docs,new_session,start_timeout=5,config=/etc/c.toml";
+                       allow_dynamic=docs,new_session,allow_other,start_timeout=5,config=/etc/c.toml";
         let words = line(&["none", "/mnt/skills", "-n", "-o", options]).unwrap();
         let expected = [
             "--daemon --server",
             "docs=npx -y a,b",
             "--server team=https://h/mcp --skill docs=skill://x/SKILL.md --approval each",
-            "--allow-dynamic docs --new-session --start-timeout 5 --config /etc/c.toml",
+            "--allow-dynamic docs --new-session --allow-other --start-timeout 5 --config /etc/c.toml",
             "-- /mnt/skills",
         ];
         assert_eq!(words.join(" "), expected.join(" "));

@@ -23,7 +23,8 @@ use std::path::PathBuf;
         mount-skills unmount\n\n\
         Skills are named LABEL/SKILL-PATH, as in the mount; a path below the mount works too.\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the skill moved meanwhile or the lock does\n\
-        not fit; `run` ends with its command's own code.\n\
+        not fit, 4 the doctor warns; `run` ends with its command's own code.\n\
+        If something does not work: mount-skills doctor\n\
         MOUNT_SKILLS_LOG sets the log level of stderr: error, warn (default), info, debug."
 )]
 pub struct Cli {
@@ -107,6 +108,10 @@ pub struct ServerArgs {
     /// Read exactly the sets that `mount-skills lock` wrote to this file, and nothing else.
     #[arg(long, value_name = "FILE", conflicts_with = "approval")]
     pub locked: Option<PathBuf>,
+    /// Let other users of the machine read too. As a user other than root, this needs a line
+    /// user_allow_other in /etc/fuse.conf.
+    #[arg(long)]
+    pub allow_other: bool,
     /// Forget the windows that a killed daemon left open.
     #[arg(long)]
     pub new_session: bool,
@@ -283,6 +288,16 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigCommand,
     },
+    /// Examine machine, mount point, configuration and servers, and say what mends what is wrong;
+    /// exits with 1 if something does not work, with 4 if there are warnings only.
+    Doctor {
+        /// The servers and the rules, as for a mount; each server is waited for as long as
+        /// --timeout says.
+        #[command(flatten)]
+        servers: ServerArgs,
+        /// Where the mount is, or is to be.
+        mountpoint: Option<PathBuf>,
+    },
     /// End a running mount. Ending one that is not there is no error.
     Unmount {
         /// Its mount point, or a path below it; not needed if only one is running.
@@ -413,6 +428,9 @@ mod tests {
     fn mounting_and_commands_do_not_mix() {
         let parse = |args: &[&str]| Cli::try_parse_from(args);
         assert!(parse(&["m", "--server", "a=x", "/m"]).is_ok());
+        // A command's name is none where an option has its value.
+        let reload = parse(&["m", "--server", "a=x", "--hold", "reload", "/m"]).unwrap();
+        assert!(reload.command.is_none());
         assert!(parse(&["m", "status", "--json", "--mount", "/m"]).is_ok());
         // A value that has the name of a command is a value.
         let held = parse(&["m", "--server", "a=x", "--hold", "reload", "/m"]).unwrap();

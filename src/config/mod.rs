@@ -178,6 +178,16 @@ pub enum Origin {
     File(Place),
 }
 
+impl Origin {
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::CommandLine => None,
+            Self::File(place) => Some(place.file()),
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,12 +7,15 @@ use super::document::{Entry, Node, Value};
 use super::{BadConfig, Machine, Place};
 use crate::cli::{self, ApprovalArg, HoldArg, ServerArgs};
 use crate::domain::text::Quoted;
+use crate::fuse::mount::Access;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where a mount is, unless somebody says otherwise.
 const MOUNTPOINT: &str = "/mnt/skills";
+/// Where a setting comes from that nobody gave.
+const DEFAULT: &str = "default";
 const TIMEOUT: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const CACHE_SIZE: u64 = 1024;
@@ -28,6 +31,8 @@ pub struct Settings {
     pub approval: ApprovalArg,
     /// What ends a window.
     pub hold: HoldArg,
+    /// Who may read.
+    pub access: Access,
     /// How long a read may wait for a server.
     pub timeout: Duration,
     /// How long a server may take to start, if nothing is said of that server.
@@ -38,6 +43,14 @@ pub struct Settings {
     pub cache_size: u64,
     /// Each setting with its value and where that comes from, for people.
     pub shown: Vec<Shown>,
+}
+
+impl Settings {
+    /// Whether somebody said what a setting is to be.
+    pub fn is_given(&self, name: &str) -> bool {
+        let shown = self.shown.iter().find(|shown| shown.name == name);
+        shown.is_some_and(|shown| shown.from != DEFAULT)
+    }
 }
 
 /// A setting for people.
@@ -64,6 +77,7 @@ pub(super) struct FileSettings {
     mountpoint: Option<Set<String>>,
     approval: Option<Set<ApprovalArg>>,
     hold: Option<Set<HoldArg>>,
+    access: Option<Set<Access>>,
     timeout: Option<Set<Duration>>,
     start_timeout: Option<Set<Duration>>,
     cache_dir: Option<Set<String>>,
@@ -87,6 +101,14 @@ fn text(node: &Node) -> Option<&str> {
 
 fn choice<T: ValueEnum>(node: &Node) -> Option<T> {
     text(node).and_then(|text| T::from_str(text, false).ok())
+}
+
+fn access(node: &Node) -> Option<Access> {
+    match &node.value {
+        Value::Bool(true) => Some(Access::Everyone),
+        Value::Bool(false) => Some(Access::Owner),
+        _ => None,
+    }
 }
 
 fn mebibytes(node: &Node) -> Option<u64> {
@@ -120,6 +142,7 @@ impl FileSettings {
                 put(&mut self.hold, choice(node), place),
                 "\"release\", \"reload\" or \"none\"",
             ),
+            "allow-other" => (put(&mut self.access, access(node), place), "true or false"),
             "timeout" => (
                 put(&mut self.timeout, seconds(node), place),
                 "a number of seconds from 0.1 to 3600",
@@ -138,8 +161,8 @@ impl FileSettings {
             ),
             other => {
                 let why = format!(
-                    "{}: not known; expected mountpoint, approval, hold, timeout, start-timeout, \
-                     cache-dir, cache-size or [servers.LABEL] (Codex: [mcp_servers.NAME])",
+                    "{}: not known; expected mountpoint, approval, hold, allow-other, timeout, \
+                     start-timeout, cache-dir, cache-size or [servers.LABEL] (Codex: [mcp_servers.NAME])",
                     Quoted(other)
                 );
                 let place = place.clone();
@@ -183,6 +206,7 @@ impl FileSettings {
         one("mountpoint", &mut self.mountpoint, other.mountpoint)?;
         one("approval", &mut self.approval, other.approval)?;
         one("hold", &mut self.hold, other.hold)?;
+        one("allow-other", &mut self.access, other.access)?;
         one("timeout", &mut self.timeout, other.timeout)?;
         one(
             "start-timeout",
@@ -236,6 +260,14 @@ impl FileSettings {
                 args.hold,
                 self.hold,
                 HoldArg::default(),
+            ),
+            access: choose(
+                &mut shown,
+                "allow-other",
+                |access| (*access == Access::Everyone).to_string(),
+                args.allow_other.then_some(Access::Everyone),
+                self.access,
+                Access::default(),
             ),
             timeout: choose(
                 &mut shown,
@@ -301,7 +333,7 @@ fn choose<T>(
     let (value, from) = match (given, file) {
         (Some(value), _) => (value, "command line".to_owned()),
         (None, Some(set)) => (set.value, set.place.to_string()),
-        (None, None) => (default, "default".to_owned()),
+        (None, None) => (default, DEFAULT.to_owned()),
     };
     shown.push(Shown {
         name,

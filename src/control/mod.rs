@@ -425,6 +425,15 @@ pub fn ask(dir: &Path, mountpoint: Option<&Path>, verb: &Verb) -> Result<Reply, 
     })
 }
 
+/// The process that answers for a mount point; none if nobody does, or nobody that can be found.
+/// It is not asked anything, so that one that hangs is found as well.
+pub fn daemon_of(dir: &Path, mountpoint: &Path) -> Option<i32> {
+    let stream = UnixStream::connect(dir.join(socket_name(mountpoint))).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    let ours = peer.uid == rustix::process::geteuid();
+    ours.then(|| peer.pid.as_raw_nonzero().get())
+}
+
 fn talk(mut stream: &UnixStream, verb: &Verb) -> io::Result<Reply> {
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     if peer.uid != rustix::process::geteuid() {

@@ -6,6 +6,7 @@
 
 pub mod diff;
 pub mod digest;
+pub mod finding;
 pub mod frontmatter;
 pub mod manifest;
 pub mod name;

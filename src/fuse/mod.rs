@@ -8,6 +8,7 @@
 mod adapter;
 pub mod errno;
 mod handles;
+pub mod machine;
 pub mod mount;
 mod notify;
 mod parked;

@@ -7,6 +7,7 @@
 //! what is left of the servers' process groups.
 
 use super::adapter::{Adapter, Upcalls};
+use super::machine::{Machine, fusermount};
 use super::notify;
 use super::parked::Parked;
 use crate::host::{Batch, Host};
@@ -14,6 +15,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::mount::UnmountFlags;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::os::fd::OwnedFd;
@@ -36,6 +38,21 @@ pub const ENDING: Duration = Duration::from_secs(10);
 const MAX_LINKS: usize = 16;
 /// Its last argument when the mount point was made for the mount.
 const GUARD_REMOVES: &str = "remove";
+
+/// What fusermount3 says where its configuration does not let users open a mount to others, and
+/// the line that lets them.
+const USER_ALLOW_OTHER: &str = "user_allow_other";
+
+/// Who may read a mount, as far as the modes of its files allow. Nobody but its user ever reaches
+/// the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// The user who mounts; not even root.
+    #[default]
+    Owner,
+    /// Every user.
+    Everyone,
+}
 
 /// Why nothing was mounted.
 #[derive(Debug, thiserror::Error)]
@@ -66,16 +83,23 @@ struct Listed {
     device: String,
     path: PathBuf,
     fs_type: String,
+    /// Whose it is, of those that belong to somebody.
+    user: Option<u32>,
 }
 
 fn parse_mountinfo(text: &str) -> Vec<Listed> {
     let row = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ');
+        let mut right = right.split(' ');
         Some(Listed {
             device: left.nth(2)?.to_owned(),
             path: unescape(left.nth(1)?),
-            fs_type: right.split(' ').next()?.to_owned(),
+            fs_type: right.next()?.to_owned(),
+            user: right.nth(1).and_then(|options| {
+                let mut options = options.split(',');
+                options.find_map(|o| o.strip_prefix("user_id=")?.parse().ok())
+            }),
         })
     };
     text.lines().filter_map(row).collect()
@@ -102,11 +126,111 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(out))
 }
 
+fn listed() -> Vec<Listed> {
+    let text = fs::read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
+    parse_mountinfo(&String::from_utf8_lossy(&text))
+}
+
 /// The mount on top at a path.
 fn mounted_at(path: &Path) -> Option<Listed> {
-    let text = fs::read(Path::new("/proc/self/mountinfo")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    parse_mountinfo(&text).into_iter().rfind(|m| m.path == path)
+    listed().into_iter().rfind(|m| m.path == path)
+}
+
+/// Where this user has mounts of ours, dead ones among them.
+pub fn ours() -> Vec<PathBuf> {
+    let me = rustix::process::geteuid().as_raw();
+    let all = listed().into_iter();
+    let ours = all.filter(|m| m.fs_type == FS_TYPE && m.user == Some(me));
+    let paths: BTreeSet<PathBuf> = ours.map(|m| m.path).collect();
+    paths.into_iter().collect()
+}
+
+/// Whether nobody stands for the mount at a path any more. Waits for a daemon that hangs.
+pub fn is_dead(path: &Path) -> bool {
+    rustix::fs::statfs(path).err() == Some(rustix::io::Errno::NOTCONN)
+}
+
+/// What is at a path where somebody wants to mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    /// Nothing; it is made.
+    Missing,
+    /// An empty directory.
+    Empty,
+    /// A dead mount of ours, which is detached.
+    Dead,
+    /// A mount of ours that is in use.
+    Taken,
+}
+
+/// Looks at a path where somebody wants to mount, and changes nothing. Waits for a daemon that
+/// hangs.
+///
+/// # Errors
+/// Nobody can mount there.
+pub fn survey(path: &Path) -> Result<(PathBuf, Site), MountError> {
+    let path = absolute(path)?;
+    refuse_discovery_path(&path)?;
+    match mounted_at(&path) {
+        Some(mount) if mount.fs_type == FS_TYPE => {
+            let site = match is_dead(&path) {
+                true => Site::Dead,
+                false => Site::Taken,
+            };
+            return Ok((path, site));
+        }
+        Some(mount) if mount.fs_type != "autofs" => return Err(foreign(&path, &mount)),
+        _ => {}
+    }
+    let needed = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    let writable = |dir: &Path| rustix::fs::access(dir, needed);
+    match fs::metadata(&path) {
+        Ok(meta) if !meta.is_dir() => Err(is_file(&path)),
+        Ok(_) if !is_empty(&path)? => Err(not_empty(&path)),
+        // fusermount lets nobody cover a directory of somebody else's.
+        Ok(_) if !is_root() => match writable(&path) {
+            Ok(()) => Ok((path, Site::Empty)),
+            Err(_) => Err(place(
+                &path,
+                "this user may not write there, so fusermount3 does not mount there; choose a place of your own, such as ~/skills",
+            )),
+        },
+        Ok(_) => Ok((path, Site::Empty)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let above = path.ancestors().find(|dir| dir.exists());
+            match writable(above.unwrap_or(Path::new("/"))) {
+                Ok(()) => Ok((path, Site::Missing)),
+                Err(e) => Err(not_made(&path, &e.into())),
+            }
+        }
+        Err(e) => Err(place(&path, e.to_string())),
+    }
+}
+
+fn is_empty(path: &Path) -> Result<bool, MountError> {
+    let mut names = fs::read_dir(path).map_err(|e| place(path, e.to_string()))?;
+    Ok(names.next().is_none())
+}
+
+fn foreign(path: &Path, mount: &Listed) -> MountError {
+    let fs_type = &mount.fs_type;
+    let why = format!("another file system ({fs_type}) is mounted there; choose another place");
+    place(path, why)
+}
+
+fn is_file(path: &Path) -> MountError {
+    place(path, "it is a file; give a directory")
+}
+
+fn not_empty(path: &Path) -> MountError {
+    place(path, "the directory is not empty; choose an empty one")
+}
+
+fn not_made(path: &Path, e: &io::Error) -> MountError {
+    let why = format!(
+        "cannot make the mount point: {e}; make it yourself or choose another place, such as ~/skills"
+    );
+    place(path, why)
 }
 
 /// A place to mount on.
@@ -129,15 +253,11 @@ impl MountPoint {
                 break;
             }
             if mount.fs_type != FS_TYPE {
-                let why = format!(
-                    "another file system ({}) is mounted there; choose another place",
-                    mount.fs_type
-                );
-                return Err(place(&path, why));
+                return Err(foreign(&path, &mount));
             }
             // Its guard may be faster, and then it was not the mount that answered.
             let still = || mounted_at(&path).is_some_and(|m| m.device == mount.device);
-            if rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
+            if !is_dead(&path) {
                 if still() {
                     return Err(taken(&path));
                 }
@@ -158,12 +278,10 @@ impl MountPoint {
             }
         }
         let made = match fs::metadata(&path) {
-            Ok(meta) if !meta.is_dir() => {
-                return Err(place(&path, "it is a file; give a directory"));
-            }
+            Ok(meta) if !meta.is_dir() => return Err(is_file(&path)),
             Ok(_) => false,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(&path).map_err(|e| place(&path, format!("cannot make the mount point: {e}; make it yourself or choose another place, such as ~/skills")))?;
+                fs::create_dir_all(&path).map_err(|e| not_made(&path, &e))?;
                 true
             }
             Err(e) => return Err(place(&path, e.to_string())),
@@ -173,15 +291,8 @@ impl MountPoint {
         if mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE) || !is_at(&lock, &path) {
             return Err(taken(&path));
         }
-        let empty = fs::read_dir(&path)
-            .map_err(|e| place(&path, e.to_string()))?
-            .next()
-            .is_none();
-        if !empty {
-            return Err(place(
-                &path,
-                "the directory is not empty; choose an empty one",
-            ));
+        if !is_empty(&path)? {
+            return Err(not_empty(&path));
         }
         Ok(Self {
             path,
@@ -283,42 +394,14 @@ pub fn refuse_discovery_path(path: &Path) -> Result<(), MountError> {
 
 /// Says what is missing before anything is started.
 pub fn check_machine() -> Result<(), MountError> {
-    let device = Path::new("/dev/fuse");
-    let machine = |text: String| Err(MountError::Machine(text));
-    let open = fs::OpenOptions::new().read(true).write(true).open(device);
-    match open {
-        Ok(_) => {}
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-            return machine(
-                "/dev/fuse cannot be opened by this user; run: sudo chmod 0666 /dev/fuse".into(),
-            );
-        }
-        Err(e) => {
-            return machine(format!(
-                "/dev/fuse cannot be used ({e}); run: sudo modprobe fuse (in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN)"
-            ));
-        }
+    match Machine::look().obstacle() {
+        Some(found) => Err(MountError::Machine(found.to_string())),
+        None => Ok(()),
     }
-    if !is_root() && fusermount().is_none() {
-        return machine(
-            "fusermount3 was not found in PATH; run: sudo apt-get install fuse3".into(),
-        );
-    }
-    Ok(())
 }
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-fn fusermount() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let names = ["fusermount3", "fusermount"];
-    names.iter().find_map(|n| {
-        std::env::split_paths(&path)
-            .map(|d| d.join(n))
-            .find(|p| p.is_file())
-    })
 }
 
 /// Detaches whatever is mounted at a path, also when it is busy.
@@ -330,12 +413,18 @@ fn detach(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Detaches a dead mount of ours at a path, if there is one: whether there was.
+/// Detaches a dead mount of ours at a path, if there is one: whether there was. A live one is an
+/// error: it is not the caller's to end.
 pub fn detach_dead(path: &Path) -> Result<bool, MountError> {
     let path = absolute(path)?;
-    let ours = mounted_at(&path).is_some_and(|m| m.fs_type == FS_TYPE);
-    if !ours || rustix::fs::statfs(&path).err() != Some(rustix::io::Errno::NOTCONN) {
+    if mounted_at(&path).is_none_or(|m| m.fs_type != FS_TYPE) {
         return Ok(false);
+    }
+    if !is_dead(&path) {
+        return Err(place(
+            &path,
+            "it is mounted by a mount-skills that does not answer this user; ask as the user who mounted it, with the same XDG_RUNTIME_DIR",
+        ));
     }
     detach(&path).map_err(|e| place(&path, format!("a dead mount cannot be detached: {e}")))?;
     Ok(true)
@@ -373,10 +462,15 @@ pub fn mount(
     runtime: &tokio::runtime::Handle,
     upcalls: &Arc<Upcalls>,
     batches: Receiver<Batch>,
+    access: Access,
 ) -> Result<(Mounted, oneshot::Receiver<()>), MountError> {
     let subtype = "mount-skills".to_owned();
     let mut config = Config::default();
-    config.acl = SessionACL::Owner;
+    // Without MountOption::AutoUnmount: it needs access for others, and our guard does as much.
+    config.acl = match access {
+        Access::Owner => SessionACL::Owner,
+        Access::Everyone => SessionACL::All,
+    };
     config.n_threads = Some(2);
     config.mount_options = vec![
         MountOption::FSName("mount-skills".into()),
@@ -401,8 +495,7 @@ pub fn mount(
     );
     let session = Session::new(adapter, point.path(), &config).map_err(|e| {
         point.restore();
-        let hint = "in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN";
-        place(point.path(), format!("mounting failed: {e} ({hint})"))
+        place(point.path(), mounting_failed(&e.to_string()))
     })?;
     let failed = |e: io::Error| MountError::Machine(format!("a thread cannot be started: {e}"));
     notify::start(session.notifier(), parked, batches).map_err(failed)?;
@@ -429,6 +522,19 @@ pub fn mount(
         },
         gone,
     ))
+}
+
+/// Why mounting failed, and what to do. Whether users may let others in is fusermount3's to say: it
+/// reads its configuration as root, and from where it was built to.
+fn mounting_failed(why: &str) -> String {
+    if why.contains(USER_ALLOW_OTHER) {
+        return format!(
+            "a user may let others read only if /etc/fuse.conf has the line {USER_ALLOW_OTHER}; \
+             run: echo {USER_ALLOW_OTHER} | sudo tee -a /etc/fuse.conf (or leave out --allow-other)"
+        );
+    }
+    let hint = Machine::look().suspicion();
+    format!("mounting failed: {} ({hint})", why.trim_end())
 }
 
 impl Mounted {
@@ -512,7 +618,7 @@ impl Guard {
 /// `then` says what becomes of the mount point.
 pub fn guard(path: &Path, device: &str, then: Option<&str>) {
     stay();
-    let mut groups = std::collections::BTreeSet::new();
+    let mut groups = BTreeSet::new();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         match line.split_at_checked(1) {
             Some(("+", group)) => drop(group.parse::<i32>().map(|g| groups.insert(g))),
@@ -561,6 +667,7 @@ mod tests {
             (rows[1].device.as_str(), rows[1].fs_type.as_str()),
             ("0:52", FS_TYPE)
         );
+        assert_eq!((rows[0].user, rows[1].user), (None, Some(0)));
     }
 
     #[test]

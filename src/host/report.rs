@@ -12,7 +12,7 @@ use crate::domain::skill::{Approval, Consent, Hold, Policy, Skill, Standing};
 use crate::domain::text::{printable, word};
 use crate::domain::tree::{Branch, View};
 use crate::domain::verify::{Expected, Untrusted, Verified, verify};
-use crate::source::{Figures, Link};
+use crate::source::{Figures, Link, Peer};
 use crate::store::cache;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -82,6 +82,9 @@ pub struct ServerStatus {
     /// The protocol revision in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
+    /// What it declares of what a mount can use: `skills`, `resources`, `directoryRead`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub declares: Vec<String>,
     /// What it calls itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_itself: Option<String>,
@@ -259,6 +262,7 @@ fn server_status(
         for_s: Some(now.since.elapsed().as_secs()),
         era: peer.map(|p| p.era.as_str().into()),
         protocol: peer.map(|p| printable(&p.version, 40)),
+        declares: peer.map(declares).unwrap_or_default(),
         calls_itself: peer.map(|p| printable(&p.name, 100)),
         instructions: peer
             .and_then(|p| p.instructions.as_ref())
@@ -284,6 +288,16 @@ fn server_status(
         refused,
         connection,
     }
+}
+
+fn declares(peer: &Peer) -> Vec<String> {
+    let all = [
+        ("skills", peer.skills),
+        ("resources", peer.resources),
+        ("directoryRead", peer.directory_read),
+    ];
+    let declared = all.into_iter().filter(|(_, declared)| *declared);
+    declared.map(|(name, _)| name.to_owned()).collect()
 }
 
 fn listing(now: &Now) -> (&'static str, Option<String>) {
@@ -503,8 +517,8 @@ fn readme(status: &Status) -> String {
          A skill that was read is held: it does not change under its reader. When its server \
          changes it meanwhile, its state is `changed`; `mount-skills refresh LABEL/SKILL` moves \
          on, then read its SKILL.md again.\n\n\
-         A read that fails says why in the status: EACCES declined, not approved, \
-         or the server needs credentials, EIO the server contradicts itself, ESTALE the skill changed, ETIMEDOUT no answer in time, \
-         EHOSTDOWN not reachable and not cached, EAGAIN still starting.\n"
+         A read that fails says why in the status: EACCES declined, not approved, or the server \
+         needs credentials, EIO the server contradicts itself, ESTALE the skill changed, \
+         ETIMEDOUT no answer in time, EHOSTDOWN not reachable and not cached, EAGAIN still starting.\n"
     )
 }

@@ -6,6 +6,7 @@
 mod complete;
 mod config;
 mod daemon;
+mod doctor;
 mod lock;
 mod log;
 mod login;
@@ -17,6 +18,7 @@ mod service;
 use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
 use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
+use crate::domain::finding::Severity;
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
 use crate::domain::text::printable;
@@ -52,6 +54,9 @@ pub enum Failure {
     /// Something is not what it was when the user looked (exit code 3).
     #[error("{0}")]
     Moved(String),
+    /// `doctor` has said what is wrong, and this is the worst of it (exit codes 1 and 4).
+    #[error("something is to be mended")]
+    Unwell(Severity),
     /// The command of `run` ended with this exit code.
     #[error("the command ended with exit code {0}")]
     Command(u8),
@@ -64,6 +69,9 @@ impl Failure {
             Self::Failed(_) => 1,
             Self::Usage(_) => 2,
             Self::Moved(_) => 3,
+            Self::Unwell(Severity::Error) => 1,
+            Self::Unwell(Severity::Warning) => 4,
+            Self::Unwell(Severity::Ok | Severity::Note) => 0,
             Self::Command(code) => *code,
         }
     }
@@ -76,9 +84,9 @@ impl Failure {
         }
     }
 
-    /// Whether the user has to be told; a command speaks for itself.
+    /// Whether the user has been told: a command speaks for itself.
     pub fn is_silent(&self) -> bool {
-        matches!(self, Self::Command(_))
+        matches!(self, Self::Command(_) | Self::Unwell(_))
     }
 }
 
@@ -225,6 +233,13 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
         Command::Forget { label, cache_dir } => forget(&label, cache_dir, json),
         Command::Cache { cache_dir, what } => cached(cache_dir, &what, json),
         Command::Config { what } => config::config(&what, json),
+        Command::Doctor {
+            servers,
+            mountpoint,
+        } => {
+            let place = mountpoint.or(ask.mountpoint);
+            doctor::doctor(&servers, place.as_deref(), json)
+        }
         Command::Unmount {
             mountpoint,
             keep_windows,

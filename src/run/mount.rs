@@ -208,28 +208,34 @@ fn wish_of(config: &Config, before: Option<&Settings>, life: Life, start: &Path)
     for text in config.warnings() {
         tracing::warn!("{}", printable(&text, 2000));
     }
-    let wanted = |spec: &ServerSpec| {
-        let mut spec = spec.clone();
-        if life == Life::Daemon {
-            stay_put(&mut spec.target, start);
-        }
-        let dynamic = match config.allow_dynamic.contains(&spec.label) {
-            true => Dynamic::Allowed,
-            false => Dynamic::Declined,
-        };
-        Wanted { spec, dynamic }
-    };
+    let mut servers = wanted(config);
+    if life == Life::Daemon {
+        let targets = servers.iter_mut().map(|w| &mut w.spec.target);
+        targets.for_each(|target| stay_put(target, start));
+    }
     let differs = |before: &Settings| {
         let pairs = before.shown.iter().zip(&config.settings.shown);
         let other = pairs.filter(|(a, b)| a.value != b.value);
         other.map(|(a, _)| a.name.to_owned()).collect()
     };
     Wish {
-        servers: config.servers.iter().map(wanted).collect(),
+        servers,
         skills: config.skills.clone(),
         unused: config.unused.iter().map(left_out).collect(),
         later: before.map(differs).unwrap_or_default(),
     }
+}
+
+/// The servers that a configuration asks for.
+pub(super) fn wanted(config: &Config) -> Vec<Wanted> {
+    let wanted = |spec: &ServerSpec| Wanted {
+        spec: spec.clone(),
+        dynamic: match config.allow_dynamic.contains(&spec.label) {
+            true => Dynamic::Allowed,
+            false => Dynamic::Declined,
+        },
+    };
+    config.servers.iter().map(wanted).collect()
 }
 
 /// Has a server start where we did, also when we have moved on to another directory.
@@ -321,7 +327,14 @@ async fn serve_mount(
         (Life::Daemon, Some(_)) => Hangup::Reloads(Terminal::None),
     };
     let mut end = End::new(asked, hangup, reload.clone())?;
-    let (mounted, gone) = mount::mount(point, &host, &handle, &upcalls, batches)?;
+    let (mounted, gone) = mount::mount(
+        point,
+        &host,
+        &handle,
+        &upcalls,
+        batches,
+        now.settings.access,
+    )?;
     end.gone = Some(gone);
     let control = match Control::bind(&Dirs::find().control(), &path) {
         Ok(control) => {
@@ -408,6 +421,30 @@ fn policy(args: &ServerArgs, settings: &Settings) -> Policy {
     Policy { hold, approval }
 }
 
+/// Where cache and state are: neither inside the mount, nor where agents look for skills.
+pub(super) fn kept_in(settings: &Settings, mountpoint: &Path) -> Result<Dirs, Failure> {
+    let dirs = Dirs::find();
+    let given = settings.cache_dir.as_deref().map(std::path::absolute);
+    let given = given.transpose()?;
+    if let Some(dir) = &given {
+        mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
+    }
+    let kept = Dirs {
+        cache: given.or(dirs.cache),
+        state: dirs.state,
+    };
+    for dir in [&kept.cache, &kept.state].into_iter().flatten() {
+        if dir.starts_with(mountpoint) {
+            let text = format!(
+                "{}: the cache and the state must not lie inside the mount",
+                dir.display()
+            );
+            return Err(Failure::Usage(text));
+        }
+    }
+    Ok(kept)
+}
+
 /// Cache and state. Neither is needed to read skills: what cannot be used is a warning.
 struct Storage {
     cache: Option<Arc<Cache>>,
@@ -422,23 +459,8 @@ impl Storage {
         mountpoint: &Path,
         locked: Option<lock::Locked>,
     ) -> Result<Self, Failure> {
-        let dirs = Dirs::find();
-        let given = settings.cache_dir.as_deref().map(std::path::absolute);
-        let given = given.transpose()?;
-        if let Some(dir) = &given {
-            mount::refuse_discovery_path(dir).map_err(|e| Failure::Usage(e.to_string()))?;
-        }
-        let cache_dir = given.or(dirs.cache);
-        for dir in [&cache_dir, &dirs.state].into_iter().flatten() {
-            if dir.starts_with(mountpoint) {
-                let text = format!(
-                    "{}: the cache and the state must not lie inside the mount",
-                    dir.display()
-                );
-                return Err(Failure::Usage(text));
-            }
-        }
-        let cache = cache_dir.and_then(|dir| {
+        let Dirs { cache, state } = kept_in(settings, mountpoint)?;
+        let cache = cache.and_then(|dir| {
             Cache::open(&dir, settings.cache_size << 20)
                 .inspect_err(|e| unused("the disk cache", e))
                 .ok()
@@ -451,7 +473,7 @@ impl Storage {
         }
         Ok(Self {
             cache,
-            state: dirs.state,
+            state,
             mountpoint: mountpoint.to_owned(),
             locked,
         })

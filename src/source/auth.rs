@@ -343,16 +343,23 @@ impl Auth {
         }
     }
 
-    /// Ends when there is something else to show than what was last read.
+    /// Ends when there is something else to show than what was last read; never where nothing is
+    /// read.
     pub(super) async fn changed(self: &Arc<Self>) {
-        let before = self.held.lock().seen;
+        match &self.origin {
+            Origin::Given(Token::File(_)) | Origin::Login(_) => {}
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => {
+                return std::future::pending().await;
+            }
+        }
+        let before = self.held.lock().seen.flatten();
         loop {
+            tokio::time::sleep(LOOK_GAP).await;
             let auth = Arc::clone(self);
             let stamp = tokio::task::spawn_blocking(move || auth.stamp()).await;
-            if before.is_none() || stamp.is_ok_and(|stamp| Some(stamp) != before) {
+            if stamp.is_ok_and(|stamp| stamp != before) {
                 return;
             }
-            tokio::time::sleep(LOOK_GAP).await;
         }
     }
 
@@ -404,20 +411,32 @@ impl Auth {
 
     /// What a 403 means here, and what helps. `scope` is what the server says is missing.
     pub(super) fn advice_on_scope(&self, scope: &str) -> String {
-        let text = "HTTP 403: the credentials do not suffice";
+        let label = word(&self.label);
+        let known = match self.origin {
+            Origin::Login(_) => self.held.lock().token.is_some(),
+            Origin::Nowhere => false,
+            Origin::Given(_) | Origin::Elsewhere => true,
+        };
+        let text = match known || !scope.is_empty() {
+            true => "HTTP 403: the credentials do not suffice",
+            false => "HTTP 403: it does not let us in",
+        };
         match &self.origin {
-            Origin::Login(_) if !scope.is_empty() => format!(
-                "{text}; run: mount-skills login --scope {} {}",
-                word(&printable(scope, 200)),
-                word(&self.label)
-            ),
-            Origin::Login(_) => format!("{text}; run: mount-skills login {}", word(&self.label)),
+            Origin::Login(_) if !scope.is_empty() => {
+                let scope = word(&printable(scope, 200));
+                format!("{text}; run: mount-skills login --scope {scope} {label}")
+            }
+            Origin::Login(_) if known => format!("{text}; run: mount-skills login {label}"),
+            Origin::Login(_) => {
+                format!("{text}; if it has a login, run: mount-skills login {label}")
+            }
             Origin::Given(Token::File(file)) => {
                 format!("{text}; write a token that does to {}", shown(file))
             }
-            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => {
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere => {
                 format!("{text}; mount again with others")
             }
+            Origin::Nowhere => format!("{text}; mount with a token: --bearer-file {label}=FILE"),
         }
     }
 

@@ -11,7 +11,7 @@
 use super::auth::{Auth, Vault};
 use super::listing::{Gather, Question};
 use super::pace::Pace;
-use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces};
+use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces, with_causes};
 use super::wire::{self, DirChild, Next};
 use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
 use crate::domain::manifest::{Declined, Entry};
@@ -699,31 +699,27 @@ impl Shared {
     /// What went wrong on the way, with its causes: "connection refused" is at the end of them.
     fn describe_transport(&self, error: &(dyn std::error::Error + 'static)) -> SourceError {
         let http = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-        let (mut text, mut cause) = match http {
-            Some(StreamableHttpError::Client(e)) => (e.to_string(), std::error::Error::source(e)),
+        let advice = |advice: &dyn Fn(&Auth) -> String| {
+            let text = self.auth().as_deref().map(advice);
+            SourceError::NeedsCredentials(text.unwrap_or_default())
+        };
+        match http {
             Some(StreamableHttpError::AuthRequired(e)) => {
-                let auth = self.auth();
-                let advice = auth.map(|auth| auth.advice(&e.www_authenticate_header));
-                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+                advice(&|auth| auth.advice(&e.www_authenticate_header))
             }
             Some(StreamableHttpError::InsufficientScope(e)) => {
                 let scope = e.required_scope.as_deref().unwrap_or_default();
-                let auth = self.auth();
-                let advice = auth.map(|auth| auth.advice_on_scope(scope));
-                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+                advice(&|auth| auth.advice_on_scope(scope))
             }
             Some(StreamableHttpError::HttpStatus(e)) if e.status == 403 => {
-                let advice = self.auth().map(|auth| auth.advice_on_scope(""));
-                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+                advice(&|auth| auth.advice_on_scope(""))
             }
-            Some(StreamableHttpError::HttpStatus(e)) => (format!("HTTP status {}", e.status), None),
-            _ => (error.to_string(), error.source()),
-        };
-        while let Some(e) = cause {
-            text = format!("{text}: {e}");
-            cause = e.source();
+            Some(StreamableHttpError::HttpStatus(e)) => {
+                SourceError::Down(format!("HTTP status {}", e.status))
+            }
+            Some(StreamableHttpError::Client(e)) => SourceError::Down(with_causes(e)),
+            _ => SourceError::Down(with_causes(error)),
         }
-        SourceError::Down(printable(&text, 300))
     }
 
     /// Tells the task that this connection is gone.

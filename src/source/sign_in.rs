@@ -12,7 +12,7 @@
 //! - No page that we show holds anything that came with a request.
 
 use super::auth::{Login, Secret, Vault};
-use super::transport;
+use super::transport::{self, with_causes};
 use crate::domain::text::printable;
 use http::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
@@ -159,9 +159,9 @@ impl SignIn {
                 .map_err(|e| match found.source.is_discovered() {
                     true => BadSignIn::Failed(format!(
                         "{}; if you are known there already, give --client-id",
-                        text(&e)
+                        with_causes(&e)
                     )),
-                    false => BadSignIn::NotOffered(text(&e)),
+                    false => BadSignIn::NotOffered(with_causes(&e)),
                 })?,
         };
         let store = InMemoryCredentialStore::new();
@@ -275,7 +275,7 @@ pub async fn take_back(vault: &dyn Vault) -> Result<TakenBack, BadSignIn> {
         .redirect(reqwest::redirect::Policy::none())
         .timeout(PATIENCE)
         .build()
-        .map_err(failed)?;
+        .map_err(unsent)?;
     let tokens = [
         ("refresh_token", login.refresh_token()),
         ("access_token", login.access_token()),
@@ -386,7 +386,7 @@ async fn challenge(server: &Url) -> Result<Option<String>, BadSignIn> {
     let client = transport::client_builder()
         .timeout(PATIENCE)
         .build()
-        .map_err(failed)?;
+        .map_err(unsent)?;
     let reply = client
         .post(server.clone())
         .header(header::ACCEPT, "application/json, text/event-stream")
@@ -520,22 +520,11 @@ fn failed(e: impl std::fmt::Display) -> BadSignIn {
 
 /// A request that got no answer. Its URL may hold a secret.
 fn unsent(e: reqwest::Error) -> BadSignIn {
-    BadSignIn::Failed(text(&e.without_url()))
+    BadSignIn::Failed(with_causes(&e.without_url()))
 }
 
 fn explain(e: AuthError) -> BadSignIn {
-    BadSignIn::Failed(text(&e))
-}
-
-/// An error with its causes.
-fn text(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = e.source();
-    while let Some(e) = cause {
-        text = format!("{text}: {e}");
-        cause = e.source();
-    }
-    printable(&text, 400)
+    BadSignIn::Failed(with_causes(&e))
 }
 
 #[cfg(test)]

@@ -715,6 +715,17 @@ pub(super) fn client_builder() -> reqwest::ClientBuilder {
         .user_agent(concat!("mount-skills/", env!("CARGO_PKG_VERSION")))
 }
 
+/// An error with its causes, which mostly say more than it does.
+pub(super) fn with_causes(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = e.source();
+    while let Some(e) = cause {
+        text = format!("{text}: {e}");
+        cause = e.source();
+    }
+    printable(&text, 300)
+}
+
 /// One of at most two attempts to send something.
 struct Attempt {
     used: Option<Secret>,
@@ -746,7 +757,7 @@ impl RawHttp {
             .read_timeout(Duration::from_secs(120))
             .pool_idle_timeout(Duration::from_secs(60))
             .build()
-            .map_err(|e| e.to_string())?;
+            .map_err(|e| with_causes(&e))?;
         Ok(Self { client, auth })
     }
 

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const DIR_MODE: Mode = Mode::RWXU;
+/// At most this much is told of what is wrong below one directory.
+const MAX_FOUND: usize = 8;
 static NEXT_TEMP: AtomicU64 = AtomicU64::new(0);
 
 /// Why a directory is not used.
@@ -31,6 +33,14 @@ pub enum Unsafe {
     #[error("{path} has mode {mode:04o}, it must be 0700; run: chmod 0700 {path}")]
     Mode {
         /// The directory.
+        path: String,
+        /// Its mode bits.
+        mode: u32,
+    },
+    /// Others may read or change a file.
+    #[error("{path} has mode {mode:04o}, others must not reach it; run: chmod go= {path}")]
+    File {
+        /// The file.
         path: String,
         /// Its mode bits.
         mode: u32,
@@ -84,6 +94,53 @@ impl PrivateDir {
         };
         dir.check()?;
         Ok(dir)
+    }
+
+    /// What is not ours alone of a directory that is there, and of all below it: nothing is made or
+    /// changed. Of a directory that is not safe, what is below it is not looked at.
+    pub fn audit(path: &Path) -> Vec<Unsafe> {
+        let mut found = Vec::new();
+        if path.symlink_metadata().is_ok() {
+            match Self::open(path) {
+                Ok(dir) => dir.audit_below(&mut found),
+                Err(e) => found.push(e),
+            }
+        }
+        found
+    }
+
+    fn audit_below(&self, found: &mut Vec<Unsafe>) {
+        for (name, kind) in self.names().unwrap_or_default() {
+            if found.len() >= MAX_FOUND {
+                return;
+            }
+            if kind == FileType::Directory {
+                match self.existing(&name) {
+                    Ok(dir) => dir.audit_below(found),
+                    Err(e) => found.push(e),
+                }
+                continue;
+            }
+            let stat = rustix::fs::statat(&self.fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
+            let path = || self.path.join(&name).display().to_string();
+            let me = rustix::process::geteuid().as_raw();
+            match stat {
+                // It went while we looked.
+                Err(_) => {}
+                Ok(stat) if stat.st_uid != me => found.push(Unsafe::Owner {
+                    path: path(),
+                    owner: stat.st_uid,
+                    me,
+                }),
+                Ok(stat) if kind == FileType::RegularFile && stat.st_mode & 0o077 != 0 => {
+                    found.push(Unsafe::File {
+                        path: path(),
+                        mode: stat.st_mode & 0o7777,
+                    });
+                }
+                Ok(_) => {}
+            }
+        }
     }
 
     /// Opens a directory in this one by a name of our own, making it where it is missing.

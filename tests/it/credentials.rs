@@ -154,6 +154,48 @@ fn c31_headers_and_a_token_of_the_environment_are_sent_where_they_belong_and_sho
 }
 
 #[test]
+fn c31_credentials_that_cannot_change_are_not_shown_on_and_on() {
+    let mut rig = Rig::new();
+    let labels = ["variable", "header", "user", "none"];
+    let mut urls = Vec::new();
+    for label in labels {
+        rig.scene(label, files("SECRET-right"));
+        urls.push(rig.scripted_http(label));
+    }
+    urls[2] = urls[2].replace("http://", "http://user:SECRET-wrong@");
+    let servers: Vec<_> = labels
+        .into_iter()
+        .zip(urls.iter().map(String::as_str))
+        .collect();
+    let header = "header=Authorization: Bearer SECRET-wrong";
+    let flags = ["--bearer-env", "variable=TOKEN", "--header", header];
+    let mut command = rig.daemon_command(&servers, &flags);
+    command.env("TOKEN", "SECRET-wrong");
+    rig.mount_with(command);
+    pass(8);
+    for (label, word) in labels
+        .into_iter()
+        .zip(["TOKEN", "given", "given", "login none"])
+    {
+        let reason = locked(&rig, label);
+        assert!(reason.contains(word), "{reason}");
+        let refused = rig.log(label, "refused").len();
+        assert!((1..=8).contains(&refused), "{label}: {refused} in 8 s");
+    }
+    // It may have been wrong of the server.
+    for label in labels {
+        rig.scene(
+            label,
+            files(if label == "none" { "" } else { "SECRET-wrong" }),
+        );
+    }
+    rig.ready("variable");
+    rig.ready("header");
+    rig.ready("none");
+    assert!(!rig.words().contains("SECRET"));
+}
+
+#[test]
 fn c31_credentials_for_no_server_or_for_a_process_are_exit_code_2_and_name_no_secret() {
     let rig = Rig::new();
     let url = "http://127.0.0.1:9/mcp";
@@ -183,14 +225,14 @@ fn c31_credentials_for_no_server_or_for_a_process_are_exit_code_2_and_name_no_se
 }
 
 /// A server that one logs in to, and that issues its tokens itself.
-struct OAuth {
-    url: String,
+pub(crate) struct OAuth {
+    pub(crate) url: String,
     log: PathBuf,
 }
 
 impl OAuth {
     /// Starts it, with access tokens that are good for so many seconds.
-    fn start(rig: &mut Rig, life: u32, flags: &[&str]) -> Self {
+    pub(crate) fn start(rig: &mut Rig, life: u32, flags: &[&str]) -> Self {
         let skills = rig.dir().join("skills");
         let dir = skills.join("s");
         fs::create_dir_all(&dir).unwrap();
@@ -250,13 +292,28 @@ fn get(url: &str, path: &str) -> String {
     text
 }
 
-/// A user who opens a page and agrees: what the browser shows in the end, and where.
+/// A user who opens a page and agrees to what it asks; what the browser shows in the end, and where.
+const BROWSER: &str = r#"
+import http.cookiejar, re, ssl, sys, urllib.parse, urllib.request as r
+cookies = r.HTTPCookieProcessor(http.cookiejar.CookieJar())
+browser = r.build_opener(cookies, r.HTTPSHandler(context=ssl._create_unverified_context()))
+def go(*to):
+    try:
+        answer = browser.open(*to, timeout=20)
+    except r.HTTPError as e:
+        answer = e
+    return answer.url, answer.read().decode()
+url, page = go(sys.argv[1])
+while form := re.search(r'action="([^"]+)"', page):
+    fields = {"prompt": re.search(r'name="prompt" value="(\w+)"', page)[1]}
+    if fields["prompt"] == "login":
+        fields.update(login="ada", password="any")
+    url, page = go(urllib.parse.urljoin(url, form[1]), urllib.parse.urlencode(fields).encode())
+print(url, page)
+"#;
+
 fn browse(rig: &Rig, page: &str) -> String {
-    let script = "import sys, urllib.request as r\n\
-        try:\n    answer = r.urlopen(sys.argv[1], timeout=20)\n\
-        except r.HTTPError as e:\n    answer = e\n\
-        print(answer.url, answer.read().decode())";
-    run(rig.command("python3").args(["-c", script, page])).good()
+    run(rig.command("python3").args(["-c", BROWSER, page])).good()
 }
 
 /// Starts a `login` that waits for the browser; and the page it wants opened.
@@ -659,9 +716,54 @@ fn c31_rights_that_are_missing_are_named() {
     assert_eq!(rig.ls("lab"), Err("EACCES"));
 }
 
+#[test]
+fn c31_tokens_of_an_issuer_of_its_own_are_for_the_server_that_named_it() {
+    let mut rig = Rig::new();
+    let said = rig.dir().join("issuer.url");
+    let mut command = rig.command(installed("bin/node"));
+    command.arg(server_file("issuer.mjs")).arg(&said).arg("5");
+    rig.keep_server(command.stdout(Stdio::null()));
+    let issuer = wait("an issuer", 60.0, || fs::read_to_string(&said).ok());
+    let log = rig.dir().join("issuer.url.log");
+    let asked = |line: &str| {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        assert!(!text.contains("error"), "{text}");
+        text.lines().filter(|l| *l == line).count()
+    };
+    let server = OAuth::start(&mut rig, 4, &[&format!("--issuer={issuer}")]);
+    rig.mount(&[("lab", &server.url)], &[]);
+    locked(&rig, "lab");
+    let (proc, page) = login(&rig, &["lab"]);
+    assert!(page.starts_with(&issuer), "{page}");
+    assert!(
+        page.contains("scope=skills%3Aread+offline_access"),
+        "{page}"
+    );
+    let shown = browse(&rig, &page);
+    assert!(shown.contains("go back to the terminal"), "{shown}");
+    assert!(shown.contains("iss="), "it says who it is: {shown}");
+    proc.finish(30.0).good();
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/0.txt"), ok("0\n"));
+    let grant = |kind: &str| format!("grant {kind} for {}", server.url);
+    assert_eq!(asked(&grant("authorization_code")), 1);
+    for n in 1..3 {
+        pass(6);
+        let (refused, renewed) = (server.refused(), asked(&grant("refresh_token")));
+        assert_eq!(rig.cat(&format!("lab/s/{n}.txt")), ok(&format!("{n}\n")));
+        assert_eq!(server.refused(), refused);
+        assert_eq!(asked(&grant("refresh_token")), renewed + 1);
+    }
+    assert_eq!(rig.cli(&["logout", "lab"]).good(), "logged out of lab\n");
+    until("an end of the login there", 5.0, || asked("revoked") >= 1);
+    until("a read that knows", 10.0, || {
+        rig.cat("lab/s/9.txt") == Err("EACCES")
+    });
+}
+
 /// Two authorities, and what they vouch for: `ours` has signed that we are `127.0.0.1`, and that we
 /// are another; `theirs` nothing.
-fn authorities(rig: &Rig) -> PathBuf {
+pub(crate) fn authorities(rig: &Rig) -> PathBuf {
     let dir = rig.dir().join("tls");
     fs::create_dir(&dir).unwrap();
     let script = r#"set -e; cd "$1"
@@ -738,9 +840,7 @@ fn c31_c32_https_is_for_servers_that_an_authority_of_ours_vouches_for_also_by_a_
     command.args(["login", "lab", "--url", &server.url]);
     by_proxy(&mut command);
     let (proc, page) = page_of(&mut command);
-    let script = "import ssl, sys, urllib.request as r\n\
-        print(r.urlopen(sys.argv[1], timeout=20, context=ssl._create_unverified_context()).read().decode())";
-    let shown = run(rig.command("python3").args(["-c", script, &page])).good();
+    let shown = browse(&rig, &page);
     assert!(shown.contains("go back to the terminal"), "{shown}");
     proc.finish(30.0).good();
     let mut command = rig.daemon_command(&[("lab", &server.url)], &[]);

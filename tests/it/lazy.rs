@@ -1,9 +1,10 @@
 //! Nothing is asked of a server before somebody reads content, and nothing twice.
 
-use crate::rig::{Rig, is_root, skill, skill_md};
+use crate::rig::{Rig, is_root, ok, skill, skill_md, until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -29,6 +30,29 @@ fn tree(ttl_ms: u64) -> Value {
 const LOOK: &str = "ls -laR $M && find $M -type f && find $M -size +1 && du -a $M && \
     find $M/lab -exec stat {} + && find $M -type l -o -type f -perm /111 && \
     head -c 0 $M/lab/plain/SKILL.md && test -r $M/lab/plain/c.txt";
+
+/// A server that says nothing of how long its listing holds is asked again after a second. Ours says
+/// an hour, since it does not follow the directory.
+#[test]
+fn a_directory_that_is_served_is_listed_once_however_long_it_is_looked_at() {
+    let mut rig = Rig::new();
+    let dir = rig.dir().join("skills");
+    fs::create_dir_all(dir.join("s")).unwrap();
+    fs::write(dir.join("s/SKILL.md"), skill_md("s")).unwrap();
+    fs::write(dir.join("s/x"), "x\n").unwrap();
+    let target = dir.display().to_string();
+    rig.mount(&[("lab", &target)], &[]);
+    rig.ready("lab");
+    let began = Instant::now();
+    until("two seconds and a half", 20.0, || {
+        assert_eq!(rig.ls("lab").unwrap(), ["s"]);
+        assert_eq!(rig.cat("lab/s/x"), ok("x\n"));
+        began.elapsed() > Duration::from_millis(2_500)
+    });
+    let asked = &rig.server("lab")["connection"]["requests"];
+    assert_eq!(asked["skills/list"], 1, "{asked}");
+    assert_eq!(asked["resources/read"], 1, "{asked}");
+}
 
 #[test]
 fn c42_hr78_looking_at_everything_and_probing_for_names_asks_the_server_nothing() {

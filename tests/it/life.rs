@@ -470,7 +470,7 @@ fn a_hang_up_of_the_terminal_ends_a_mount_that_a_hang_up_by_signal_reloads() {
 // ---- by mount(8) ----
 
 /// Runs a shell script in a mount namespace of its own, where mount(8) finds our helper.
-fn beside_mount(rig: &Rig, script: &str) -> crate::rig::Out {
+pub(crate) fn beside_mount(rig: &Rig, script: &str) -> crate::rig::Out {
     let sbin = rig.dir().join("sbin");
     fs::create_dir_all(&sbin).unwrap();
     let helper = sbin.join("mount.mount-skills");

@@ -6,6 +6,7 @@
 //! The test of a section brings the trouble about, runs its first block, then all others, and
 //! looks whether it is over.
 
+use crate::credentials::{OAuth, authorities};
 use crate::rig::{
     FuseForAll, Out, Rig, is_root, kill, mounts_at, ok, processes_with, project, skill, skill_md,
     until,
@@ -154,6 +155,13 @@ fn read_of_form(mut rule: Value) -> Value {
 }
 
 #[test]
+fn nothing_is_mounted_or_a_server_is_missing() {
+    let mut case = Case::new("Nothing is mounted, or a server is missing");
+    case.block();
+    case.done();
+}
+
+#[test]
 fn host_is_down() {
     let mut case = Case::new("Host is down");
     case.rig.scene(
@@ -234,6 +242,20 @@ fn http_401() {
     case.rig.mount(&[("docs", &url)], &[]);
     until("its end", 10.0, || {
         case.rig.server("docs")["state"] == "needs-credentials"
+    });
+    case.block();
+    case.done();
+}
+
+#[test]
+fn the_certificate_is_not_accepted() {
+    let mut case = Case::new("The certificate is not accepted");
+    let dir = authorities(&case.rig);
+    let pem = dir.join("here.pem").display().to_string();
+    let server = OAuth::start(&mut case.rig, 60, &[&format!("--tls={pem}")]);
+    case.rig.mount(&[("docs", &server.url)], &[]);
+    until("its end", 20.0, || {
+        case.rig.server("docs")["state"] == "down"
     });
     case.block();
     case.done();

@@ -1,10 +1,10 @@
 """Serves the skills below DIR with FastMCP, to those who log in (OAuth 2.1, in one process).
 
-    oauth_server.py DIR PORTFILE LIFE [--secret] [--tls=PEM]
+    oauth_server.py DIR PORTFILE LIFE [--secret] [--tls=PEM] [--issuer=URL]
 
 An access token is good for LIFE seconds, and then its refresh token for one other. --secret: there is
 no registration; the one client is `known` with the secret `SECRET-known`. --tls: over HTTPS, with the
-certificate and the key in PEM. The URL appears in PORTFILE;
+certificate and the key in PEM. --issuer: another server issues the tokens, issuer.mjs. The URL appears in PORTFILE;
 if it holds one already, its port is used again. Each request is a line of JSON in PORTFILE.log: method,
 path, status, and authorized (whether it came with a token). For the tests:
 
@@ -26,8 +26,9 @@ from urllib.parse import urlsplit
 os.environ.setdefault("FASTMCP_CHECK_FOR_UPDATES", "off")
 
 from fastmcp import FastMCP
-from fastmcp.server.auth.auth import ClientRegistrationOptions, RevocationOptions
+from fastmcp.server.auth.auth import ClientRegistrationOptions, RemoteAuthProvider, RevocationOptions
 from fastmcp.server.auth.providers import in_memory
+from fastmcp.server.auth.providers.introspection import IntrospectionTokenVerifier
 from fastmcp.skills.provider import SkillsDirectoryProvider
 from mcp.server.auth.provider import AuthorizeError
 from mcp.shared.auth import OAuthClientInformationFull
@@ -108,8 +109,12 @@ class Logged:
             self.broken = True
 
 
+def option(name):
+    return next((a.split("=", 1)[1] for a in sys.argv if a.startswith(f"--{name}=")), None)
+
+
 async def main(directory, port_file, life):
-    tls = next((a.removeprefix("--tls=") for a in sys.argv if a.startswith("--tls=")), None)
+    tls, issuer = option("tls"), option("issuer")
     in_memory.DEFAULT_ACCESS_TOKEN_EXPIRY_SECONDS = int(life)
     old = open(port_file).read() if os.path.exists(port_file) else ""
     listener = socket.socket()
@@ -126,6 +131,16 @@ async def main(directory, port_file, life):
             client_secret="SECRET-known",
             token_endpoint_auth_method="client_secret_post",
             redirect_uris=["http://127.0.0.1/callback"],
+        )
+    if issuer:
+        verifier = IntrospectionTokenVerifier(
+            introspection_url=f"{issuer}/token/introspection",
+            client_id="server",
+            client_secret="SECRET-server",
+            required_scopes=["skills:read"],
+        )
+        provider = RemoteAuthProvider(
+            token_verifier=verifier, authorization_servers=[issuer], base_url=str(provider.base_url)
         )
     server = FastMCP("oauth-skills", auth=provider)
     server.add_provider(SkillsDirectoryProvider(directory, reload=True))
