@@ -225,7 +225,9 @@ mod tests {
         assert!(!v1.exists());
         let root = PrivateDir::open(&v1).unwrap();
         let shelf = root.child("docs-0123").unwrap();
-        shelf.write_blob("f", rustix::fs::Mode::RUSR, b"x").unwrap();
+        shelf
+            .write_blob(&shelf, "f", rustix::fs::Mode::RUSR, b"x")
+            .unwrap();
         assert!(PrivateDir::audit(&v1).is_empty());
         let mode = |path: &Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
