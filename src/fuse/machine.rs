@@ -7,6 +7,7 @@
 //! **Invariants:** looking changes nothing and asks nobody. What could not be found out counts as
 //! good: a check that is wrong must not keep anybody from mounting.
 
+use super::mount::{Access, USER_ALLOW_OTHER};
 use crate::domain::finding::{Finding, Fix};
 use rustix::fs::StatVfsMountFlags;
 use std::fs;
@@ -329,14 +330,25 @@ impl Machine {
     }
 
     /// Whether users may let others in; none for root, who need not ask.
-    pub fn allow_other(&self) -> Option<Finding> {
+    pub fn allow_other(&self, wanted: Access) -> Option<Finding> {
+        let file = "/etc/fuse.conf";
         let text = match self.allow_other {
             _ if self.is_root() => return None,
-            Has::Yes => "user_allow_other is set: users may let others into their mounts",
+            Has::No if wanted == Access::Everyone => {
+                return Some(Finding::error(
+                    "fuse-conf-closed",
+                    file,
+                    format!(
+                        "{USER_ALLOW_OTHER} is not set, so a user cannot let others read (allow-other)"
+                    ),
+                    Fix::Run(format!("echo {USER_ALLOW_OTHER} | sudo tee -a {file}")),
+                ));
+            }
+            Has::Yes => "user_allow_other is set: users may let others read their mounts",
             Has::No => "user_allow_other is not set: a mount is read by its user alone",
             Has::Unknown => "cannot be read; a mount is read by its user",
         };
-        Some(Finding::ok("fuse-conf", "/etc/fuse.conf", text))
+        Some(Finding::ok("fuse-conf", file, text))
     }
 
     /// Whether that many servers find room.
@@ -361,14 +373,14 @@ impl Machine {
         }
     }
 
-    /// All that was found, for a number of servers.
-    pub fn findings(&self, servers: usize) -> Vec<Finding> {
+    /// All that was found, for a mount with so many servers that is open to these.
+    pub fn findings(&self, servers: usize, access: Access) -> Vec<Finding> {
         let mut all = vec![self.device()];
         all.extend(self.helper());
         all.push(self.rights());
         all.extend(self.profile());
         all.push(self.kernel());
-        all.extend(self.allow_other());
+        all.extend(self.allow_other(access));
         all.push(self.open_files(servers));
         all.extend(self.surroundings());
         all
@@ -485,7 +497,7 @@ fn container(
 
 /// Whether a configuration of FUSE says that users may let others in.
 fn allows_other(text: &str) -> bool {
-    text.lines().any(|line| line.trim() == "user_allow_other")
+    text.lines().any(|line| line.trim() == USER_ALLOW_OTHER)
 }
 
 /// What kind of a file system a directory is on, if it is one that other machines or programs
@@ -539,7 +551,7 @@ mod tests {
 
     /// What is not fine: the id, and what mends it.
     fn wrong(machine: &Machine) -> Vec<(&'static str, String)> {
-        let found = machine.findings(3).into_iter();
+        let found = machine.findings(3, Access::Owner).into_iter();
         let wrong = found.filter(|f| f.severity > Severity::Note);
         wrong
             .map(|f| (f.id, f.fix.map(|fix| fix.to_string()).unwrap_or_default()))
@@ -676,6 +688,19 @@ mod tests {
         };
         only(&narrow, "open-files", "ulimit -n 1024");
         assert_eq!(narrow.open_files(1).severity, Severity::Ok);
+    }
+
+    #[test]
+    fn c_41_a_user_who_wants_to_let_others_in_is_told_the_line_that_is_missing() {
+        let id = |machine: &Machine, access| machine.allow_other(access).map(|f| f.id);
+        assert_eq!(id(&good(), Access::Owner), Some("fuse-conf"));
+        assert_eq!(id(&good(), Access::Everyone), Some("fuse-conf-closed"));
+        let open = Machine {
+            allow_other: Has::Yes,
+            ..good()
+        };
+        assert_eq!(id(&open, Access::Everyone), Some("fuse-conf"));
+        assert_eq!(id(&root(), Access::Everyone), None);
     }
 
     #[test]

@@ -41,7 +41,7 @@ const GUARD_REMOVES: &str = "remove";
 
 /// What fusermount3 says where its configuration does not let users open a mount to others, and
 /// the line that lets them.
-const USER_ALLOW_OTHER: &str = "user_allow_other";
+pub(super) const USER_ALLOW_OTHER: &str = "user_allow_other";
 
 /// Who may read a mount, as far as the modes of its files allow. Nobody but its user ever reaches
 /// the daemon.

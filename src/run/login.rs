@@ -39,6 +39,38 @@ impl Vault for Kept {
     }
 }
 
+/// The login of a server that never had one, and of which nothing is to be made.
+struct Absent;
+
+impl Vault for Absent {
+    fn stamp(&self) -> Option<Stamp> {
+        None
+    }
+
+    fn load(&self) -> io::Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn save(&self, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn turn(&self) -> io::Result<Box<dyn Send>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// As [`vault`], for who only looks: no place is made for a login that is not there.
+pub(super) fn as_it_is(spec: &ServerSpec) -> Option<Arc<dyn Vault>> {
+    let Target::Http(_) = &spec.target else {
+        return None;
+    };
+    match LoginFile::is_kept(&Dirs::find().state?, &spec.label, &spec.identity) {
+        true => vault(spec),
+        false => Some(Arc::new(Absent)),
+    }
+}
+
 /// Where the login for a server is kept; none if it can have no login.
 pub(super) fn vault(spec: &ServerSpec) -> Option<Arc<dyn Vault>> {
     let Target::Http(_) = &spec.target else {

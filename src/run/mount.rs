@@ -6,7 +6,7 @@
 use super::progress::{Progress, Where};
 use super::servers::{self, Ground, Look, Servers, Wanted, Wish};
 use super::service::{self, Stage};
-use super::{Dirs, Failure, ServerArgs, daemon, lock, log};
+use super::{Dirs, Failure, ServerArgs, daemon, lock, log, login};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
 use crate::config::{self, Config, Machine, ServerSpec, Settings, Unused};
 use crate::control::{self, Control, Orders, Reload};
@@ -376,6 +376,7 @@ async fn serve_mount(
         spawner,
         start_timeout: now.settings.start_timeout,
         open: Arc::new(move |wanted| storage.server(wanted)),
+        vault: login::vault,
     };
     let servers = Servers::start(ground, wish).run(look, reloads);
     let mut running = Running {

@@ -6,15 +6,15 @@
 //! environment or other headers, is connected anew and keeps all else.
 
 use super::service::{self, Stage};
-use super::{Failure, log, login};
+use super::{Failure, log};
 use crate::config::ServerSpec;
 use crate::control::Reload;
 use crate::domain::name::Label;
 use crate::domain::text::printable;
 use crate::host::report::UnusedStatus;
 use crate::host::{Dynamic, Host, Server};
-use crate::source::Spawner;
 use crate::source::session::Session;
+use crate::source::{Spawner, Vault};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -60,6 +60,8 @@ pub(super) struct Ground {
     pub(super) spawner: Spawner,
     pub(super) start_timeout: Duration,
     pub(super) open: Open,
+    /// Where the login for a server is kept.
+    pub(super) vault: fn(&ServerSpec) -> Option<Arc<dyn Vault>>,
 }
 
 /// A server that is there.
@@ -277,7 +279,7 @@ impl Ground {
         let session = Session::start(
             &wanted.spec.label,
             wanted.spec.target.clone(),
-            login::vault(&wanted.spec),
+            (self.vault)(&wanted.spec),
             self.spawner.clone(),
             wanted.spec.start_timeout.unwrap_or(self.start_timeout),
             Arc::new(move |event| events.event(slot, event)),

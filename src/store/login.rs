@@ -48,6 +48,13 @@ impl LoginFile {
         })
     }
 
+    /// Whether there is a login of a server: nothing is made, and nothing of it is trusted yet.
+    pub fn is_kept(dir: &Path, label: &Label, identity: &str) -> bool {
+        let dir = dir.join("mount-skills").join("v1");
+        let dir = dir.join(format!("{label}-{identity}"));
+        dir.join(LOGIN).symlink_metadata().is_ok()
+    }
+
     /// The places where logins of a label are kept, whatever it stood for.
     ///
     /// # Errors

@@ -342,10 +342,10 @@ fn a_file_with_servers_of_every_fate_is_told_server_by_server() {
         "off": {"command": "x", "disabled": true},
         "broken": {"command": "x", "env": {"TOKEN": "${NO_SUCH_VARIABLE}"}},
         "hang": command("hang"),
-        "locked": {"url": locked.replace("http://", &format!("http://user:{secret}@"))},
+        "locked": {"url": locked},
         "dead": command("dead"),
         "gone": {"command": "no-such-command", "args": ["--api-key", secret]},
-        "refused": {"url": "http://127.0.0.1:9/mcp"},
+        "refused": {"url": format!("http://user:{secret}@127.0.0.1:9/mcp?token={secret}")},
         "odd": command("odd"),
         "none": command("none"),
         "older": command("older"),
@@ -398,7 +398,7 @@ fn a_file_with_servers_of_every_fate_is_told_server_by_server() {
         "{gone}"
     );
     assert!(fix("server-not-started").contains("full path"));
-    assert!(fix("server-credentials").contains("headers of locked"));
+    assert!(fix("server-credentials") == "run: mount-skills login locked");
     assert!(fix("server-silent").contains("--timeout 36"));
     assert_eq!(found.of_server("older")["era"], "initialize");
     let odd = found.of_server("odd");

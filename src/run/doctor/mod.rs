@@ -23,6 +23,7 @@ use crate::config::{self, BadConfig, Config, Why};
 use crate::domain::finding::{Finding, Fix, Severity};
 use crate::domain::text::printable;
 use crate::fuse::machine::Machine;
+use crate::fuse::mount::Access;
 use crate::host::report::count;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -48,8 +49,11 @@ pub(super) fn doctor(
 ) -> Result<(), Failure> {
     let machine = config::Machine::here()?;
     let config = config::load(args, mountpoint, &machine);
-    let declared = config.as_ref().map_or(0, |config| config.servers.len());
-    let mut findings = Machine::look().findings(declared);
+    let wanted = config.as_ref().ok();
+    let mut findings = Machine::look().findings(
+        wanted.map_or(0, |config| config.servers.len()),
+        wanted.map_or(Access::Owner, |config| config.settings.access),
+    );
     let dirs = Dirs::find();
     let mounts = place::mounts(&dirs.control());
     findings.extend(mounts.iter().map(|mount| mount.finding()));

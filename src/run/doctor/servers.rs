@@ -12,7 +12,7 @@ use crate::domain::text::word;
 use crate::host::report::{DeclinedStatus, ServerStatus, count};
 use crate::host::{Host, Server};
 use crate::run::servers::{Ground, Servers, Wanted, Wish};
-use crate::run::{Failure, mount};
+use crate::run::{Failure, login, mount};
 use crate::source::{Spawner, Target};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -175,19 +175,10 @@ impl Examined {
     fn down(&self, reason: &str) -> Finding {
         let error = |id, text: String, fix| Finding::error(id, &self.label, text, fix);
         let http = self.way == Way::Http;
+        let (text, next) = advice(reason);
         if self.state == "needs-credentials" {
-            let (text, next) = advice(reason);
-            let (reason, next) = match next.filter(|next| is_advice(next)) {
-                Some(next) => (text, next),
-                None => (
-                    reason.to_owned(),
-                    format!(
-                        "give them in a file, as headers of {}, and the file with --config",
-                        self.label
-                    ),
-                ),
-            };
-            let text = format!("it lets nobody in without credentials: {reason}");
+            let next = next.unwrap_or_else(|| format!("see: mount-skills login {}", self.label));
+            let text = format!("it lets nobody in without credentials: {text}");
             return error("server-credentials", text, Fix::Do(next));
         }
         if http && reason.contains("certificate") {
@@ -200,7 +191,6 @@ impl Examined {
                 ),
             );
         }
-        let (text, next) = advice(reason);
         match next.filter(|next| is_advice(next)) {
             Some(next) => error("server-not-started", text, Fix::Do(next)),
             None => error("server-down", format!("down: {reason}"), self.by_hand()),
@@ -311,6 +301,7 @@ async fn ask_all(config: &Config, timeout: Duration) -> Result<Vec<Examined>, Fa
         spawner: Spawner::start(Arc::new(|_, _| {}))?,
         start_timeout: timeout,
         open: Arc::new(bare),
+        vault: login::as_it_is,
     };
     let wish = Wish {
         servers: wanted,
@@ -483,12 +474,6 @@ mod tests {
                 "server-down",
                 Severity::Error,
                 "in a shell",
-            ),
-            (
-                server("needs-credentials", Some("HTTP 403")),
-                "server-credentials",
-                Severity::Error,
-                "headers of docs",
             ),
             (
                 server("needs-credentials", Some("HTTP 401; run: log in")),
