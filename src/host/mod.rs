@@ -13,11 +13,13 @@
 //!   the one that puts the writes of a server's state in order, which is taken first.
 
 mod admission;
+pub mod audit;
 pub mod command;
 mod flight;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod memory;
+mod metrics;
 mod refusal;
 pub mod report;
 mod walk;
@@ -42,8 +44,10 @@ use crate::store::cache::{Cache, Shelf};
 use crate::store::state::{State, StoredListing, Verdicts};
 use crate::sync::{Mutex, RwLock, sleep, spawn, spawn_blocking, timeout};
 use admission::{Admission, Admitted, Share};
+use audit::{Audit, Outcome, Process, Sink};
 use flight::Flights;
 use memory::{Key, Memory};
+use metrics::Metrics;
 use refusal::{News, Refusals};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -77,6 +81,92 @@ const REPORT_GAP: Duration = Duration::from_millis(100);
 const OPENED_GAP: Duration = Duration::from_millis(200);
 /// How long a failed read waits for the kernel to hear of the change it found.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
+
+/// Where content was when it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// In our memory.
+    Memory,
+    /// On the disk.
+    Disk,
+    /// At its server.
+    Server,
+}
+
+impl Way {
+    /// Its name in figures and in the audit trail.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// Whether a read opened a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened {
+    /// It did.
+    Window,
+    /// It was open, or there are none.
+    Nothing,
+}
+
+/// Content for a reader, and how it came.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// The content.
+    pub file: Verified,
+    way: Way,
+    opened: Opened,
+    /// What it was checked against; none for texts of ours.
+    digest: Option<Digest>,
+}
+
+impl Served {
+    /// What the read comes to, for which so many bytes are sent.
+    pub fn answer(&self, sent: usize) -> Answer {
+        Answer {
+            way: self.way,
+            opened: self.opened,
+            digest: self.digest,
+            size: self.file.bytes().len() as u64,
+            sent,
+        }
+    }
+}
+
+/// What a read came to, for the figures and the audit trail.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer {
+    way: Way,
+    opened: Opened,
+    digest: Option<Digest>,
+    size: u64,
+    sent: usize,
+}
+
+impl Answer {
+    /// That of a file of a dynamic skill.
+    pub fn dynamic(way: Way, size: u64, sent: usize) -> Self {
+        Self {
+            way,
+            opened: Opened::Nothing,
+            digest: None,
+            size,
+            sent,
+        }
+    }
+}
+
+/// A read, and who waits for it since when.
+#[derive(Debug)]
+pub struct Question {
+    ino: u64,
+    began: Instant,
+    process: Option<Process>,
+}
 
 /// A server as the host is told of it.
 #[derive(Debug)]
@@ -143,13 +233,16 @@ pub struct Host {
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
     admission: Admission,
-    flights: Flights<(Asked, From), Result<Verified, ReadError>>,
+    flights: Flights<(Asked, From), Result<(Verified, Way), ReadError>>,
     /// Reads that failed a moment ago. What one URI gave says nothing of another that promises
     /// the same bytes.
     memo: Mutex<HashMap<Asked, (Tick, ReadError)>>,
     refusals: Mutex<Refusals>,
     /// What the configuration has beyond the servers: for the status alone.
     unused: Mutex<Vec<report::UnusedStatus>>,
+    metrics: Metrics,
+    /// None if there is no trail: then nobody is looked up.
+    audit: OnceLock<Audit>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
     settled: watch::Sender<Vec<Option<String>>>,
@@ -351,6 +444,8 @@ impl Host {
             memo: Mutex::default(),
             refusals: Mutex::default(),
             unused: Mutex::default(),
+            metrics: Metrics::new(),
+            audit: OnceLock::new(),
             inbox,
             report_due: Notify::new(),
             settled,
@@ -456,16 +551,106 @@ impl Host {
         }
     }
 
+    /// Has an audit trail written, from now on.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn audit(&self, sink: Sink) -> std::io::Result<()> {
+        let _ = self.audit.set(Audit::start(sink)?);
+        Ok(())
+    }
+
+    /// A thread of this number asks for the content of a file.
+    pub fn question(&self, ino: u64, uid: u32, gid: u32, thread: u32) -> Question {
+        let audited = self.audit.get();
+        Question {
+            ino,
+            began: Instant::now(),
+            process: audited.map(|_| Process::of(uid, gid, thread)),
+        }
+    }
+
+    /// Takes note of what a reader is told.
+    pub fn note(&self, question: Question, told: Result<Answer, ReadError>) {
+        let Question {
+            ino,
+            began,
+            process,
+        } = question;
+        // Texts of ours are nobody's.
+        let Some(s) = self.slot(Tree::slot_of(ino)) else {
+            return;
+        };
+        let label = s.server.label.as_str();
+        match told {
+            Ok(a) => self.metrics.served(label, a.way, a.sent, began.elapsed()),
+            Err(e) => self.metrics.failed(label, e),
+        }
+        let (Some(audit), Some(process)) = (self.audit.get(), process) else {
+            return;
+        };
+        if !audit.is_new(&process, ino, told.err()) {
+            return;
+        }
+        let tree = self.tree();
+        let uri = match tree.source(ino) {
+            Some(NodeSource::Skill(claims)) => claims.first().map(|c| Arc::clone(&c.file.uri)),
+            Some(NodeSource::Dynamic(_, uri)) => Some(uri),
+            Some(NodeSource::Declined(d)) => d.uri.as_deref().map(Arc::from),
+            Some(NodeSource::Text(_)) | None => None,
+        };
+        let uri = uri.as_deref().unwrap_or_default();
+        let path = tree.path(ino).unwrap_or_default();
+        let outcome = match told {
+            Ok(a) => Outcome::Served {
+                digest: a.digest.map(|d| d.to_string()),
+                size: a.size,
+                source: a.way.as_str().into(),
+                opened_window: a.opened == Opened::Window,
+            },
+            Err(error) => Outcome::Refused {
+                errno: error.errno_name().into(),
+                error,
+            },
+        };
+        audit.put(process, unix_now(), (label, uri, &path), outcome);
+    }
+
+    /// A request to a server came to something, in our own words.
+    pub fn asked(
+        &self,
+        label: &Label,
+        method: &'static str,
+        outcome: &'static str,
+        took: Duration,
+    ) {
+        self.metrics.asked(label.as_str(), method, outcome, took);
+    }
+
+    /// All figures, as text for Prometheus; the upcalls are the kernel side's.
+    pub fn metrics(&self, upcalls: BTreeMap<String, u64>) -> String {
+        let status = report::Status {
+            upcalls,
+            ..self.status()
+        };
+        self.metrics.text(&status, self.memory.bytes())
+    }
+
     /// The content of a file, if it can be had without waiting for anything.
     pub fn read_now(&self, ino: u64) -> Option<Result<Verified, ReadError>> {
+        Some(self.serve_now(ino)?.map(|served| served.file))
+    }
+
+    /// As [`Host::read_now`], with how it came.
+    pub fn serve_now(&self, ino: u64) -> Option<Result<Served, ReadError>> {
         let asked = match self.resolve(ino) {
             Err(e) => return Some(Err(e)),
-            Ok(Resolved::Text(text)) => return Some(Ok(text)),
+            Ok(Resolved::Text(text)) => return Some(Ok(ours(text))),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
-                if let Some(bytes) = self.at_once(&file) {
+                if let Some((bytes, way)) = self.at_once(&file) {
                     let moves = self.moves(&file).next().is_some();
-                    return (!moves).then(|| self.admit(&file, bytes));
+                    return (!moves).then(|| self.admit(&file, bytes, way));
                 }
                 file.asked()
             }
@@ -477,10 +662,10 @@ impl Host {
     }
 
     /// The content of a file that is in our memory or, on the disk, in the kernel's.
-    fn at_once(&self, file: &File) -> Option<Verified> {
+    fn at_once(&self, file: &File) -> Option<(Verified, Way)> {
         let key = file.key();
         if let Some(bytes) = self.memory.get(&key) {
-            return Some(bytes);
+            return Some((bytes, Way::Memory));
         }
         let size = file.expected.size;
         let s = self.slot(file.slot)?;
@@ -492,7 +677,7 @@ impl Host {
         if let Some(room) = self.memory.room_left(size) {
             self.memory.put(key, bytes.clone(), room);
         }
-        Some(bytes)
+        Some((bytes, Way::Disk))
     }
 
     /// The content of a file: from memory, from the disk or from its server, checked. Reading it
@@ -501,9 +686,18 @@ impl Host {
     /// # Errors
     /// By what the reader is told; the reason is in the status of the label.
     pub async fn read(self: &Arc<Self>, ino: u64) -> Result<Verified, ReadError> {
-        if let Some(result) = self.read_now(ino) {
+        self.serve(ino).await.map(|served| served.file)
+    }
+
+    /// As [`Host::read`], with how it came.
+    ///
+    /// # Errors
+    /// As [`Host::read`].
+    pub async fn serve(self: &Arc<Self>, ino: u64) -> Result<Served, ReadError> {
+        if let Some(result) = self.serve_now(ino) {
             return result;
         }
+        let _waiting = self.metrics.waiting();
         let mut resolved = self.resolve(ino)?;
         if matches!(resolved, Resolved::Disputed(_)) {
             // A window that was opened just now may decide it.
@@ -514,14 +708,15 @@ impl Host {
             resolved = self.resolve(ino)?;
         }
         let file = match resolved {
-            Resolved::Text(text) => return Ok(text),
+            Resolved::Text(text) => return Ok(ours(text)),
             Resolved::File(file) => file,
             Resolved::Disputed(claims) => {
                 let host = Arc::clone(self);
                 let asked = in_dispute(ino, &claims);
                 let settle = move || async move { Err(host.settle_dispute(ino, &claims).await) };
                 let result = self.flights.join((asked, From::Anywhere), settle).await;
-                return result.unwrap_or(Err(ReadError::Internal));
+                let error = result.map(|r| r.err()).unwrap_or_default();
+                return Err(error.unwrap_or(ReadError::Internal));
             }
         };
         let path = self.tree().path(ino).unwrap_or_default();
@@ -534,7 +729,7 @@ impl Host {
             .join(flight, fetch)
             .await
             .unwrap_or(Err(ReadError::Internal));
-        let bytes = result?;
+        let (bytes, way) = result?;
         // Decide again: the entry may have changed while the bytes were on their way.
         let mut file = self.still(ino, key)?;
         // A window that moves changes what is shown: the reader must find the rest of it moved.
@@ -546,7 +741,7 @@ impl Host {
         if !moves.is_empty() {
             file = self.still(ino, key)?;
         }
-        self.admit(&file, bytes)
+        self.admit(&file, bytes, way)
     }
 
     /// The file of an inode, if it may be read and is what it was.
@@ -569,7 +764,7 @@ impl Host {
     }
 
     /// Opens the windows of what is about to be served; stale if one of the skills moved on.
-    fn admit(&self, file: &File, bytes: Verified) -> Result<Verified, ReadError> {
+    fn admit(&self, file: &File, bytes: Verified, way: Way) -> Result<Served, ReadError> {
         let slot = file.slot;
         let Some(s) = self.slot(slot) else {
             return Err(ReadError::Stale);
@@ -595,7 +790,15 @@ impl Host {
             s.windows_due.notify_one();
             let _ = self.inbox.send(Message::Opened(slot));
         }
-        Ok(bytes)
+        Ok(Served {
+            file: bytes,
+            way,
+            opened: match opened {
+                true => Opened::Window,
+                false => Opened::Nothing,
+            },
+            digest: Some(file.expected.digest),
+        })
     }
 
     fn resolve(&self, ino: u64) -> Result<Resolved, ReadError> {
@@ -641,7 +844,11 @@ impl Host {
         }
     }
 
-    async fn fetch(self: Arc<Self>, path: String, file: File) -> Result<Verified, ReadError> {
+    async fn fetch(
+        self: Arc<Self>,
+        path: String,
+        file: File,
+    ) -> Result<(Verified, Way), ReadError> {
         let result = self.fetch_once(&path, &file).await;
         if let Err(e) = &result {
             self.remember(file.asked(), *e);
@@ -655,9 +862,13 @@ impl Host {
         memo.insert(asked, (Tick::now(), e));
     }
 
-    async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
+    async fn fetch_once(
+        self: &Arc<Self>,
+        path: &str,
+        file: &File,
+    ) -> Result<(Verified, Way), ReadError> {
         if let Some(bytes) = self.memory.get(&file.key()) {
-            return Ok(bytes);
+            return Ok((bytes, Way::Memory));
         }
         let File {
             slot,
@@ -690,7 +901,10 @@ impl Host {
             && let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await
         {
             self.memory.put(file.key(), bytes.clone(), room);
-            return Ok(bytes);
+            return Ok((bytes, Way::Disk));
+        }
+        if shelf.is_some() {
+            self.metrics.missed();
         }
         if file.from == From::CacheOnly {
             let refusal = Refusal::held(path, &expected.uri);
@@ -717,7 +931,7 @@ impl Host {
                     Ok(bytes) => {
                         self.memory.put(file.key(), bytes.clone(), room);
                         self.save(slot, expected, &bytes, admitted);
-                        return Ok(bytes);
+                        return Ok((bytes, Way::Server));
                     }
                     Err(mismatch) => Problem::Mismatch(mismatch),
                 }
@@ -969,6 +1183,7 @@ impl Host {
     fn refuse(&self, slot: u16, refusal: Refusal) {
         if let Some(s) = self.slot(slot) {
             let label = &s.server.label;
+            self.metrics.refused(label.as_str(), refusal.error);
             let news = self.refusals.lock().add(slot, refusal.clone());
             if news != News::Known {
                 let more = match news {
@@ -1353,6 +1568,9 @@ impl Host {
         let tree = self.tree();
         for (slot, s) in self.slots() {
             s.end(slot, &tree, windows);
+        }
+        if let Some(audit) = self.audit.get() {
+            audit.end();
         }
     }
 
@@ -1783,6 +2001,16 @@ enum Problem {
 }
 
 /// Runs work that blocks or takes long off the async threads; none if it panicked.
+/// A text of ours for a reader.
+fn ours(text: Verified) -> Served {
+    Served {
+        file: text,
+        way: Way::Memory,
+        opened: Opened::Nothing,
+        digest: None,
+    }
+}
+
 /// How long to rest from what began then, so that it takes a tenth of the time at most.
 fn rest(began: Instant) -> Duration {
     began.elapsed() * 9
