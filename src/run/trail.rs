@@ -183,7 +183,10 @@ fn kept(status: Option<&Status>, label: &Label) -> Result<PathBuf, Failure> {
         if dir.join(STDERR).exists() {
             return Ok(dir);
         }
-        let why = match server.target.starts_with("http") {
+        let is_url = ["http://", "https://"]
+            .iter()
+            .any(|s| server.target.starts_with(s));
+        let why = match is_url {
             true => "it is reached by URL, and its stderr is elsewhere",
             false => "it has written nothing to stderr yet",
         };

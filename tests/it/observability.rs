@@ -4,12 +4,12 @@ use crate::rig::{Proc, Rig, kill, ok, run, sha256, skill, until, wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::Child;
 
 /// Text that does something to a terminal, and its lines to a log.
 const EVIL: &str = "\u{1b}[31m\u{202e}evil\r\nforged: line";
@@ -27,6 +27,35 @@ fn evil_scene() -> Value {
     ]);
     scene["start"] = json!({"stderr": format!("first\n{EVIL}\n")});
     scene
+}
+
+/// A command that goes on, with what it prints in a file; it ends with this.
+struct Follower {
+    child: Child,
+    out: PathBuf,
+}
+
+impl Follower {
+    fn start(rig: &Rig, args: &[&str]) -> Self {
+        let out = rig.dir().join("followed");
+        let mut command = rig.command(&rig.bin);
+        command.args(args).stdout(File::create(&out).unwrap());
+        let child = command.spawn().unwrap();
+        Self { child, out }
+    }
+
+    #[track_caller]
+    fn sees(&self, what: &str) {
+        let seen = || fs::read_to_string(&self.out).unwrap();
+        until(what, 10.0, || seen().contains(what));
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 fn rows(text: &str) -> Vec<Value> {
@@ -205,24 +234,14 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     assert_eq!(rows_of(&rig, &["audit", "--json", "la"]).len(), 0);
 
     // Moved away, and followed to the file that takes its place.
-    let mut command = rig.command(&rig.bin);
-    command.args(["audit", "-f", "--file", &file, "--json"]);
-    let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();
+    let follower = Follower::start(&rig, &["audit", "-f", "--file", &file, "--json"]);
+    follower.sees("lab/s/a.txt");
     fs::rename(&file, rig.dir().join("trail.1")).unwrap();
     assert_eq!(rig.cat("lab/s/SKILL.md").map(|_| ()), Ok(()));
     let rows = audited(&rig, 1);
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0]["path"], "lab/s/SKILL.md");
-    let mut out = follower.stdout.take().unwrap();
-    let mut seen = String::new();
-    until("what is new", 10.0, || {
-        let mut piece = [0; 4096];
-        let n = out.read(&mut piece).unwrap();
-        seen.push_str(&String::from_utf8_lossy(&piece[..n]));
-        seen.contains("lab/s/SKILL.md")
-    });
-    follower.kill().unwrap();
-    follower.wait().unwrap();
+    follower.sees("lab/s/SKILL.md");
 }
 
 fn rows_of(rig: &Rig, args: &[&str]) -> Vec<Value> {
@@ -311,25 +330,12 @@ fn what_a_server_writes_to_stderr_is_followed_and_bounded() {
     until("its words", 5.0, || {
         rig.tell(&["logs", "lab"]).code == Some(0)
     });
-    let mut command = rig.command(&rig.bin);
     let at = rig.mount_point().display().to_string();
-    command.args(["logs", "-f", "lab", "--mount", &at]);
-    let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = follower.stdout.take().unwrap();
-    let mut seen = String::new();
-    let mut sees = |what: &str| {
-        until(what, 10.0, || {
-            let mut piece = [0; 4096];
-            let n = out.read(&mut piece).unwrap();
-            seen.push_str(&String::from_utf8_lossy(&piece[..n]));
-            seen.contains(what)
-        });
-    };
-    sees("begun\n");
+    let follower = Follower::start(&rig, &["logs", "-f", "lab", "--mount", &at]);
+    follower.sees("begun\n");
     assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
-    sees("said of a\n");
-    follower.kill().unwrap();
-    follower.wait().unwrap();
+    follower.sees("said of a\n");
+    drop(follower);
     assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
     let files = || {
         let files = rig.stored("state").into_iter().map(|(p, _)| p);
