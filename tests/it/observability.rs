@@ -203,8 +203,11 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    // The kernel answers this one by itself.
+    // The kernel answers this one by itself, with a trail as without one.
+    let reads = || rig.status()["upcalls"]["read"].as_u64().unwrap();
+    let before = reads();
     assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    assert_eq!(reads(), before);
     // One process that tries again and again.
     let again = "import sys\nfor _ in range(5):\n    try: open(sys.argv[1]).read()\n    except OSError: pass\n";
     let path = rig.path("lab/s/b.txt");
@@ -246,6 +249,53 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
 
 fn rows_of(rig: &Rig, args: &[&str]) -> Vec<Value> {
     rows(&rig.ask(args))
+}
+
+#[test]
+fn readers_of_other_users_are_told_apart_and_one_that_cannot_be_named_is_unknown() {
+    if !crate::rig::is_root() {
+        return;
+    }
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    let file = trail(&rig).display().to_string();
+    let _caches = Rig::keep_kernel_caches();
+    rig.up(&["lab"], &["--audit", &file, "--allow-other"]);
+    let mut other = rig.command("setpriv");
+    other.args(["--reuid=1234", "--regid=1235", "--clear-groups", "--"]);
+    // Not by its path: the directories above are closed to others.
+    other.args(["cat", "a.txt"]).current_dir(rig.path("lab/s"));
+    assert_eq!(run(&mut other).good(), "a\n");
+    let row = audited(&rig, 1).remove(0);
+    assert_eq!((&row["uid"], &row["gid"]), (&json!(1234), &json!(1235)));
+    rig.stop();
+    fs::remove_file(&file).unwrap();
+
+    // A daemon in a namespace of its own knows no process outside by a number.
+    let targets = [("lab", &*rig.scripted("lab"))];
+    let mut command = rig.command("unshare");
+    command
+        .args(["--pid", "--fork", "--kill-child"])
+        .arg(&rig.bin);
+    rig.daemon_args(&mut command, &targets, &["--audit", &file]);
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    let row = audited(&rig, 1).remove(0);
+    assert_eq!(
+        (&row["pid"], &row["program"]),
+        (&Value::Null, &json!("unknown"))
+    );
+    assert_eq!(
+        (&row["uid"], &row["path"]),
+        (&json!(0), &json!("lab/s/b.txt"))
+    );
+    assert!(
+        rig.ask(&["audit"])
+            .contains("unknown (pid unknown, uid 0) lab/s/b.txt")
+    );
+    rig.ask(&["unmount"]);
+    assert_eq!(rig.ended(15.0), Some(0));
 }
 
 #[test]
