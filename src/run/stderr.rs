@@ -1,6 +1,7 @@
 //! What servers write to stderr, on its way to the disk.
 //!
-//! **Invariant:** a server is never held up: what a slow disk does not take in time is left out.
+//! **Invariant:** a server is never held up: of what a slow disk does not take in time the end is kept, which
+//! says most of why a server died.
 
 use crate::source::Stderr;
 use crate::store::append::Ring;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 /// At most this much waits for the disk.
 const WAITING: usize = 256 * 1024;
 /// Stands where something was left out.
-const GAP: &[u8] = b"\n[... the disk was too slow for the rest ...]\n";
+const GAP: &[u8] = b"\n[... left out: the disk was too slow ...]\n";
 
 /// The way to one server's file.
 #[derive(Debug)]
@@ -22,7 +23,16 @@ struct Keeper {
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: Vec<u8>,
+    before: Before,
     writer: Writer,
+}
+
+/// Whether all is there that came before what waits.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Before {
+    #[default]
+    Whole,
+    Gap,
 }
 
 /// Whether somebody writes what waits.
@@ -53,10 +63,20 @@ pub(super) fn keep(ring: Ring, label: String) -> Stderr {
 
 impl Waiting {
     fn add(&mut self, bytes: &[u8]) {
-        if self.bytes.len() + bytes.len() <= WAITING {
-            self.bytes.extend_from_slice(bytes);
-        } else if !self.bytes.ends_with(GAP) {
-            self.bytes.extend_from_slice(GAP);
+        self.bytes.extend_from_slice(bytes);
+        let over = self.bytes.len().saturating_sub(WAITING);
+        if over > 0 {
+            self.bytes.drain(..over);
+            self.before = Before::Gap;
+        }
+    }
+
+    /// All that waits, with a mark if something is missing.
+    fn take(&mut self) -> Vec<u8> {
+        let bytes = std::mem::take(&mut self.bytes);
+        match std::mem::take(&mut self.before) {
+            Before::Whole => bytes,
+            Before::Gap => [GAP, &bytes].concat(),
         }
     }
 }
@@ -71,7 +91,7 @@ impl Keeper {
                     waiting.writer = Writer::Rests;
                     return;
                 }
-                std::mem::take(&mut waiting.bytes)
+                waiting.take()
             };
             if let Err(e) = self.ring.append(&bytes) {
                 tracing::debug!("{label}: what it writes to stderr is not kept: {e}");
@@ -85,12 +105,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded_and_says_so_once() {
+    fn of_what_waits_too_long_the_end_is_kept_with_a_mark() {
         let mut waiting = Waiting::default();
-        for _ in 0..3 {
-            waiting.add(&vec![b'x'; WAITING - 1]);
-        }
-        assert_eq!(waiting.bytes.len(), WAITING - 1 + GAP.len());
-        assert!(waiting.bytes.ends_with(GAP));
+        waiting.add(b"begin");
+        assert_eq!(waiting.take(), b"begin");
+        waiting.add(b"old");
+        waiting.add(&vec![b'x'; WAITING - 3]);
+        waiting.add(b"end");
+        let kept = waiting.take();
+        assert_eq!(kept.len(), GAP.len() + WAITING);
+        assert!(kept.starts_with(GAP) && kept.ends_with(b"xend"));
+        assert_eq!(waiting.take(), b"", "once");
     }
 }

@@ -395,7 +395,9 @@ fn what_a_server_writes_to_stderr_is_followed_and_bounded() {
             .map(|p| fs::metadata(p).map_or(0, |m| m.len()))
             .collect::<Vec<u64>>()
     };
-    until("two files", 10.0, || files().len() == 2);
+    until("its last words", 10.0, || {
+        rig.ask(&["logs", "lab", "--lines", "1"]) == "the end\n"
+    });
     assert!(files().iter().all(|n| *n <= 1 << 20), "{:?}", files());
 }
 
