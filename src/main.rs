@@ -13,7 +13,8 @@ fn main() -> ExitCode {
     let asked = std::env::var("MOUNT_SKILLS_LOG").unwrap_or_else(|_| "warn".into());
     // A bare level is about this program and rmcp's catalog of skills, not about every crate.
     let filter = match asked.contains(['=', ',']) {
-        true => asked,
+        // Its word on a login at lower levels holds what the login is made of.
+        true => format!("{asked},rmcp::transport::auth=warn"),
         false => format!("off,mount_skills={asked},rmcp::handler::server::skill_catalog={asked}"),
     };
     let filter = EnvFilter::try_new(&filter).unwrap_or_else(|e| {

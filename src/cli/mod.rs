@@ -13,7 +13,6 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    subcommand_precedence_over_arg = true,
     after_help = "Examples:\n  \
         mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
         mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
@@ -78,6 +77,18 @@ pub struct ServerArgs {
     /// ~/.config/mount-skills/config.toml].
     #[arg(long = "config", short = 'c', value_name = "FILE")]
     pub configs: Vec<PathBuf>,
+    /// A header that each request to a server at a URL carries. May be given more than once. The
+    /// process list shows it: for a secret take --bearer-env or --bearer-file.
+    #[arg(long = "header", value_name = "LABEL=NAME: VALUE")]
+    pub headers: Vec<String>,
+    /// The environment variable with the bearer token for a server at a URL. May be given more
+    /// than once.
+    #[arg(long, value_name = "LABEL=VARIABLE")]
+    pub bearer_env: Vec<String>,
+    /// The file with the bearer token for a server at a URL; read again when it changes. May be
+    /// given more than once.
+    #[arg(long, value_name = "LABEL=FILE")]
+    pub bearer_file: Vec<String>,
     /// A skill that its server does not list, by the URI of its SKILL.md. May be given more than
     /// once.
     #[arg(long = "skill", value_name = "LABEL=URI")]
@@ -246,6 +257,13 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         check: Option<PathBuf>,
     },
+    /// Log in to a server at a URL, with a browser; running mounts use it by themselves.
+    Login(LoginArgs),
+    /// Forget the logins of a server, and have its tokens taken back.
+    Logout {
+        /// The server.
+        label: String,
+    },
     /// Remove all that is kept of a server: cached files, approvals, windows, its listing.
     Forget {
         /// The label.
@@ -327,6 +345,35 @@ pub enum ConfigCommand {
     },
 }
 
+/// The arguments of `login`.
+#[derive(Debug, Args)]
+pub struct LoginArgs {
+    /// The server.
+    pub label: String,
+    /// Its URL, as given to --server; not needed if a mount with it is running, or to log in anew.
+    #[arg(long)]
+    pub url: Option<String>,
+    /// Who we are to whoever issues its tokens, if that was arranged before.
+    #[arg(long, value_name = "ID")]
+    pub client_id: Option<String>,
+    /// The environment variable with the secret that goes with --client-id.
+    #[arg(long, value_name = "VARIABLE", requires = "client_id")]
+    pub client_secret_env: Option<String>,
+    /// What the login is to be good for, in place of what the server asks for; may be given more
+    /// than once.
+    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ' ')]
+    pub scopes: Vec<String>,
+    /// The port of 127.0.0.1 that the browser comes back to, in place of any free one.
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Do not open a browser, also on a terminal.
+    #[arg(long)]
+    pub no_browser: bool,
+    /// How long to wait for the browser, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = seconds)]
+    pub timeout: f64,
+}
+
 /// What to do with the cached files.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
@@ -371,6 +418,13 @@ mod tests {
         let parse = |args: &[&str]| Cli::try_parse_from(args);
         assert!(parse(&["m", "--server", "a=x", "/m"]).is_ok());
         assert!(parse(&["m", "status", "--json", "--mount", "/m"]).is_ok());
+        // A value that has the name of a command is a value.
+        let held = parse(&["m", "--server", "a=x", "--hold", "reload", "/m"]).unwrap();
+        assert_eq!(held.mount.servers.hold, Some(HoldArg::Reload));
+        assert!(matches!(
+            parse(&["m", "--mount", "cache", "reload"]).unwrap().command,
+            Some(Command::Reload)
+        ));
         assert!(parse(&["m", "--server", "a=x", "--timeout", "0"]).is_err());
         assert!(parse(&["m", "run", "--server", "a=x", "--", "sh", "-c", "x"]).is_ok());
         assert!(parse(&["m", "run", "--server", "a=x"]).is_err());

@@ -34,6 +34,8 @@ pub(super) enum Reach {
     Http {
         url: Raw,
         headers: Vec<(String, Raw)>,
+        /// The file with a bearer token.
+        bearer_file: Option<Raw>,
     },
     /// A command line or a directory, as in `--server`.
     Target { target: Raw, start: Start },
@@ -103,6 +105,8 @@ enum Key {
     EnvHeaders,
     /// The variable with a bearer token.
     Bearer,
+    /// The file with a bearer token.
+    BearerFile,
     Disabled,
     Enabled,
     StartTimeout,
@@ -152,6 +156,7 @@ impl Dialect {
                 | "tools",
             ) => Some(Key::Inert),
             (Self::Ours, "start-timeout") => Some(Key::StartTimeout),
+            (Self::Ours, "bearer-file") => Some(Key::BearerFile),
             (Self::Ours, "target") => Some(Key::Target),
             (Self::Ours, "allow-dynamic") => Some(Key::Dynamic),
             (Self::Ours, "skills") => Some(Key::Skills),
@@ -176,6 +181,7 @@ pub(super) struct Draft {
     start: Start,
     url: Option<Raw>,
     headers: Vec<(String, Raw)>,
+    bearer_file: Option<Raw>,
     target: Option<Raw>,
     pub(super) switch: Switch,
     pub(super) start_timeout: Option<Duration>,
@@ -206,7 +212,8 @@ impl Draft {
                 return Err(Fault::new(
                     Quoted(&key).to_string(),
                     "a key that is not known",
-                    "one of target, command, args, env, cwd, url, headers, enabled, \
+                    "one of target, command, args, env, cwd, url, headers, \
+                     bearer-file, enabled, \
                      start-timeout, allow-dynamic, skills",
                     "correct or remove it",
                 ));
@@ -239,6 +246,7 @@ impl Draft {
                 let raw = of_variable(text(key, node)?, "Bearer ")?;
                 self.headers.push(("Authorization".into(), raw));
             }
+            Key::BearerFile => self.bearer_file = Some(text(key, node)?),
             Key::Disabled if truth(&key, &node)? => self.switch = Switch::Off,
             Key::Enabled if !truth(&key, &node)? => self.switch = Switch::Off,
             Key::Disabled | Key::Enabled => {}
@@ -290,14 +298,18 @@ impl Draft {
             std::mem::take(&mut self.args),
             std::mem::take(&mut self.headers),
         );
+        let bearer_file = self.bearer_file.take();
+        // What only a URL has.
+        let of_url = headers.first().map(|(_, raw)| raw);
+        let of_url = of_url.or(bearer_file.as_ref());
         if let Some(target) = self.target.take() {
             if let Some(arg) = args.first() {
                 return Err(lone(arg, "target"));
             }
             if is_url(&target.text) {
                 self.url = Some(target);
-            } else if let Some((_, header)) = headers.first() {
-                return Err(lone(header, "a command"));
+            } else if let Some(raw) = of_url {
+                return Err(lone(raw, "a command"));
             } else {
                 return Ok(Reach::Target { target, start });
             }
@@ -315,7 +327,11 @@ impl Draft {
             if let Some(raw) = env.or(start.cwd.as_ref()).or(args.first()) {
                 return Err(lone(raw, "a URL"));
             }
-            return Ok(Reach::Http { url, headers });
+            return Ok(Reach::Http {
+                url,
+                headers,
+                bearer_file,
+            });
         }
         let Some(command) = self.command.take() else {
             let field = match self.kind {

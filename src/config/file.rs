@@ -291,7 +291,7 @@ mod tests {
                 let args: Vec<&str> = args.iter().map(|raw| raw.text.as_str()).collect();
                 format!("{} {} {}", command.text, args.join(" "), start(s))
             }
-            Reach::Http { url, headers } => format!("{} [{}]", url.text, texts(headers)),
+            Reach::Http { url, headers, .. } => format!("{} [{}]", url.text, texts(headers)),
             Reach::Target { target, start: s } => format!("({}) {}", target.text, start(s)),
         }
     }

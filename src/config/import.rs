@@ -211,8 +211,15 @@ fn table(declared: &Declared) -> Table {
     };
     let text = |raw: &Raw| Value::String(raw.text.clone());
     let start = match &declared.reach {
-        Reach::Http { url, headers } => {
+        Reach::Http {
+            url,
+            headers,
+            bearer_file,
+        } => {
             put("url", text(url));
+            if let Some(file) = bearer_file {
+                put("bearer-file", text(file));
+            }
             if !headers.is_empty() {
                 put("headers", pairs(headers));
             }

@@ -19,6 +19,7 @@
 //! Absent on purpose: includes, profiles, and a search for files of other programs; `config
 //! import` looks for those when it is asked.
 
+pub mod credentials;
 mod document;
 mod entry;
 mod expand;
@@ -35,6 +36,7 @@ pub use settings::{Settings, Shown};
 
 use crate::cli::ServerArgs;
 use crate::domain::name::Label;
+use credentials::{BadCredentials, Given};
 use entry::Switch;
 use etcetera::BaseStrategy;
 use file::Contents;
@@ -191,6 +193,9 @@ pub enum BadConfig {
     /// A `--server` cannot be used.
     #[error(transparent)]
     Server(#[from] BadServer),
+    /// Credentials on the command line cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] BadCredentials),
     /// A file cannot be read.
     #[error("{file}: {source}; give a file with servers, see: mount-skills config --help")]
     Read {
@@ -331,6 +336,19 @@ pub fn load(
         }
         files.push(path);
     }
+    let used = |texts: &[String]| -> Vec<String> {
+        let of = |text: &str, unused: &Unused| text.split('=').next() == Some(&unused.name);
+        let texts = texts.iter().filter(|t| !unused.iter().any(|u| of(t, u)));
+        texts.cloned().collect()
+    };
+    let given = Given {
+        headers: &used(&args.headers),
+        bearer_env: &used(&args.bearer_env),
+        bearer_file: &used(&args.bearer_file),
+        dir: &machine.dir,
+    };
+    let var = |name: &str| machine.var(name)?.into_string().ok();
+    credentials::give(&mut servers, given, &var)?;
     for text in &args.allow_dynamic {
         if let Some(label) = named("--allow-dynamic", text, text, &servers, &unused)? {
             allow_dynamic.push(label);

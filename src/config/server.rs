@@ -3,13 +3,14 @@
 //! **Invariant:** the same command line, directory or URL is the same server, wherever it is
 //! declared.
 
+use super::credentials::is_reserved;
 use super::entry::{Fault, Raw, Reach, Start, is_url};
 use super::expand::{BadPlaceholder, has_placeholder};
 use super::file::Declared;
 use super::{Machine, Origin, Place};
 use crate::domain::digest::Digest;
 use crate::domain::name::Label;
-use crate::source::{Endpoint, Launch, Target, Written};
+use crate::source::{Endpoint, Launch, Target, Token, Written};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -92,10 +93,13 @@ impl ServerSpec {
                 url: bad.shown,
                 why: bad.why,
             })?;
-            let headers = HeaderMap::new();
+            let endpoint = Endpoint {
+                url,
+                ..Endpoint::default()
+            };
             return Ok(Self {
                 label,
-                target: Target::Http(Endpoint { url, headers }),
+                target: Target::Http(endpoint),
                 shown,
                 identity,
                 origin: Origin::CommandLine,
@@ -131,8 +135,20 @@ impl ServerSpec {
     pub(super) fn of_declared(declared: &Declared, machine: &Machine) -> Result<Self, Fault> {
         let shown = declared.shown();
         let (target, shown, identity) = match &declared.reach {
-            Reach::Http { url, headers } => {
-                let (endpoint, identity) = endpoint(url, headers, machine)?;
+            Reach::Http {
+                url,
+                headers,
+                bearer_file,
+            } => {
+                let (mut endpoint, identity) = endpoint(url, headers, machine)?;
+                if let Some(raw) = bearer_file {
+                    let file = machine.below_home(machine.fill(raw)?);
+                    endpoint.token = Some(Token::File(declared.place.dir().join(file)));
+                    if endpoint.keys() > 1 {
+                        let found = "other credentials beside it";
+                        return Err(Fault::new(&*raw.field, found, "one of them", "remove one"));
+                    }
+                }
                 (Target::Http(endpoint), shown, identity)
             }
             Reach::Command {
@@ -230,7 +246,7 @@ impl Declared {
             (bare && is_secret(name)).then(|| raw.field.clone())
         };
         match &self.reach {
-            Reach::Http { url, headers } => {
+            Reach::Http { url, headers, .. } => {
                 let hidden = Url::parse(&url.text).is_ok_and(|u| u.shown != u.url);
                 let url = hidden.then(|| url.field.clone());
                 url.into_iter()
@@ -326,19 +342,6 @@ fn launch(
     })
 }
 
-/// Headers that the protocol sets itself, or that would break its messages.
-const RESERVED: [&str; 9] = [
-    "accept",
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "mcp-protocol-version",
-    "mcp-session-id",
-    "transfer-encoding",
-    "upgrade",
-];
-
 fn endpoint(
     raw: &Raw,
     headers: &[(String, Raw)],
@@ -373,7 +376,7 @@ fn endpoint(
                 "correct it",
             )
         })?;
-        if RESERVED.contains(&name.as_str()) {
+        if is_reserved(&name) {
             let found = "a header that belongs to the protocol";
             return Err(bad(found, "other headers", "remove it"));
         }
@@ -390,7 +393,12 @@ fn endpoint(
             return Err(bad(found, "each header once", "remove one"));
         }
     }
-    Ok((Endpoint { url, headers: map }, identity))
+    let endpoint = Endpoint {
+        url,
+        headers: map,
+        token: None,
+    };
+    Ok((endpoint, identity))
 }
 
 /// A URL with variables for people: no user info and no query. Where it is not clear what is user

@@ -9,6 +9,21 @@ use std::{fmt, io};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
+const DIGITS: [u8; 16] = *b"0123456789abcdef";
+/// What a byte that is no digit stands for.
+const NONE: u8 = 0xff;
+/// What each byte stands for as a digit.
+#[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
+const VALUES: [u8; 256] = {
+    let mut values = [NONE; 256];
+    let mut n = 0;
+    while n < 16 {
+        values[DIGITS[n] as usize] = n as u8;
+        n += 1;
+    }
+    values
+};
+
 /// The text is not `sha256:` followed by 64 lower-case hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("digest {} is not `sha256:` and 64 lower-case hex digits", Quoted(.0))]
@@ -33,25 +48,27 @@ impl Digest {
         if hex.len() != 64 {
             return None;
         }
-        for (byte, pair) in out.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
-            let nibble = |b: &u8| match b {
-                b'0'..=b'9' => Some(b - b'0'),
-                b'a'..=b'f' => Some(b - b'a' + 10),
-                _ => None,
-            };
-            let [high, low] = pair else { return None };
-            *byte = nibble(high)? << 4 | nibble(low)?;
+        let value = |digit: &u8| VALUES.get(usize::from(*digit)).copied().unwrap_or(NONE);
+        let mut all = 0;
+        let (pairs, _) = hex.as_bytes().as_chunks::<2>();
+        for (byte, [high, low]) in out.iter_mut().zip(pairs) {
+            let (high, low) = (value(high), value(low));
+            all |= high | low;
+            *byte = high << 4 | low;
         }
-        Some(Self(out))
+        // Looked at once, not for each digit: a listing has a million of them.
+        (all < 16).then_some(Self(out))
     }
 
     /// The 64 hex digits without the prefix.
     pub fn hex(&self) -> String {
-        let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or_default();
-        let pairs = self.0.iter().flat_map(|b| [b >> 4, b & 0xf]);
-        let mut hex = String::with_capacity(64);
-        hex.extend(pairs.map(digit));
-        hex
+        let mut hex = [0; 64];
+        let (pairs, _) = hex.as_chunks_mut::<2>();
+        let digit = |n: u8| DIGITS.get(usize::from(n)).copied().unwrap_or_default();
+        for (pair, byte) in pairs.iter_mut().zip(self.0) {
+            *pair = [digit(byte >> 4), digit(byte & 0xf)];
+        }
+        str::from_utf8(&hex).unwrap_or_default().to_owned()
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// At most this many files in a skill, SKILL.md included (HR-38).
 pub const MAX_FILES: usize = 512;
@@ -45,11 +45,24 @@ pub enum Content {
         /// Every file, SKILL.md among them.
         files: Vec<FileEntry>,
         /// What an approval binds to.
-        set: SetId,
+        set: LazySet,
     },
     /// `"dynamic"`: nothing to verify against (HR-35).
     Dynamic,
 }
+
+/// The identity of a set, made when somebody asks for it: most skills are never judged, and a large
+/// listing has many. It follows from the files, so that it makes no difference between two entries.
+#[derive(Debug, Clone, Default)]
+pub struct LazySet(OnceLock<SetId>);
+
+impl PartialEq for LazySet {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for LazySet {}
 
 /// The identity of a set of (uri, digest) pairs, whatever their order (HR-107).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -277,7 +290,7 @@ impl Entry {
                 if !files.iter().any(|f| &*f.uri == uri) {
                     return Err(Reason::NoSkillMd);
                 }
-                let set = SetId::of(&files);
+                let set = LazySet::default();
                 Content::Listed { files, set }
             }
             Resources::Dynamic => Content::Dynamic,
@@ -314,7 +327,7 @@ impl Entry {
     /// The identity of its set; none for a dynamic skill.
     pub fn set(&self) -> Option<SetId> {
         match &self.content {
-            Content::Listed { set, .. } => Some(*set),
+            Content::Listed { files, set } => Some(*set.0.get_or_init(|| SetId::of(files))),
             Content::Dynamic => None,
         }
     }
@@ -349,7 +362,7 @@ fn cut(text: &str) -> String {
 }
 
 /// The directory of the skill whose SKILL.md this URI names (HR-18).
-fn skill_dir(uri: &str) -> Result<RelPath, Reason> {
+pub(super) fn skill_dir(uri: &str) -> Result<RelPath, Reason> {
     let path = RelPath::of_uri(uri)?;
     if !uri.ends_with("/SKILL.md") || path.last() != SKILL_MD {
         return Err(Reason::NotSkillMd);

@@ -247,6 +247,11 @@ impl Skill {
         self.known == Known::Withdrawn && self.held.is_none()
     }
 
+    /// Whether nothing is left of it and nobody judged it.
+    pub fn is_forgotten(&self) -> bool {
+        self.is_gone() && self.verdict.is_none()
+    }
+
     /// Whether the window's entry is not what the server publishes.
     pub fn is_changed(&self) -> bool {
         self.held

@@ -21,7 +21,7 @@
 //! Inode numbers are `slot << 40 | n`: slot 0 is our own files, the others the servers.
 
 use super::digest::Digest;
-use super::manifest::{Content, Declined, FileEntry, Reason};
+use super::manifest::{Content, Declined, FileEntry, Reason, skill_dir};
 use super::name::{Label, RelPath, SKILL_MD, prefixes};
 use super::skill::{Claim, Consent, Decision, Role, Shown, Standing, Window, decide, identity};
 use super::verify::Verified;
@@ -97,7 +97,7 @@ pub enum Source {
 /// The skills of a branch, and what each is in it.
 type Skills = Vec<(Arc<Shown>, Role)>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Node {
     ino: u64,
     cookie: u64,
@@ -109,7 +109,7 @@ struct Node {
 
 /// Many files make this the size that matters: what few nodes have is boxed, and a file of a skill
 /// takes its name from its row.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Body {
     Dir(Box<Dir>),
     Text(Box<(Box<str>, Verified)>),
@@ -122,17 +122,18 @@ enum Body {
     Part(u32),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Dir {
     name: Box<str>,
     kind: Kind,
     subdirs: u32,
-    by_name: Box<[u32]>,
+    /// Shared by two tops whose names are the same.
+    by_name: Arc<[u32]>,
     by_cookie: Box<[u32]>,
 }
 
 /// (skill, file) indices in the part.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Claims {
     One((u32, u32)),
     Many(Box<[(u32, u32)]>),
@@ -155,7 +156,7 @@ pub type Seen = HashMap<Arc<str>, (Digest, u64)>;
 pub struct Branch {
     slot: u16,
     /// The directories above all parts.
-    top: Part,
+    top: Arc<Part>,
     /// Sorted by their directories, of which none lies in another.
     parts: Vec<Arc<Part>>,
     /// Sorted: the first inode number of each row of numbers, and the index of their part.
@@ -171,13 +172,15 @@ pub struct Branch {
 const TOP: u32 = u32::MAX;
 
 /// A skill that lies in no other, with all that lies in it; or the top of a branch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Part {
     /// Its root, by the path below the label; empty for the top.
     dir: Box<str>,
     nodes: Vec<Node>,
     /// The nodes in the order of their inode numbers.
     by_ino: Vec<u32>,
+    /// The first of each row of inode numbers that follow each other.
+    rows: Box<[u64]>,
     skills: Skills,
     declined: Vec<Arc<Declined>>,
     twins: Vec<(String, String)>,
@@ -185,7 +188,7 @@ struct Part {
 }
 
 /// All that a part is made from.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Input {
     shown: Vec<Arc<Shown>>,
     declined: Vec<Arc<Declined>>,
@@ -275,17 +278,21 @@ impl Branch {
         placeless: Vec<Arc<Declined>>,
         mut numbers: Numbers,
     ) -> Self {
-        let top = top.finish(&parts, Input::default(), &mut numbers);
-        let mut rows: Vec<(u64, u32)> = parts
-            .iter()
-            .map(|p| &**p)
-            .zip(0u32..)
-            .chain([(&top, TOP)])
-            .flat_map(|(part, index)| part.rows().map(move |first| (first, index)))
-            .collect();
+        let top = Arc::new(top.finish(&parts, Input::default(), &mut numbers));
+        let all = parts.iter().zip(0u32..).chain([(&top, TOP)]);
+        let rows = all.flat_map(|(part, index)| part.rows_at(index)).collect();
+        Self::of_parts(top, parts, rows, placeless, &numbers)
+    }
+
+    fn of_parts(
+        top: Arc<Part>,
+        parts: Vec<Arc<Part>>,
+        mut rows: Vec<(u64, u32)>,
+        placeless: Vec<Arc<Declined>>,
+        numbers: &Numbers,
+    ) -> Self {
         rows.sort_unstable();
         rows.dedup_by_key(|(_, index)| *index);
-        let previous = numbers.previous;
         let mut branch = Self {
             slot: numbers.slot,
             top,
@@ -296,8 +303,69 @@ impl Branch {
             next_ino: numbers.next_ino,
             next_cookie: numbers.next_cookie,
         };
+        let previous = numbers.previous;
         branch.ghosts = previous.map_or_else(Vec::new, |old| ghosts(old, &branch));
         branch
+    }
+
+    /// The tree after some of its skills changed and nothing else did; none if one of them came, went
+    /// or moved. Costs in proportion to what changed, but for one look at each part.
+    pub fn with_skills(&self, changed: Vec<Arc<Shown>>, now: u64) -> Option<Self> {
+        let mut inputs = BTreeMap::<usize, Input>::new();
+        for shown in changed {
+            let index = self.part_around(&shown.entry.dir)?;
+            let made_of = &self.parts.get(index)?.made_of;
+            let input = inputs.entry(index).or_insert_with(|| made_of.clone());
+            let is_it = |s: &&mut Arc<Shown>| s.entry.uri == shown.entry.uri;
+            let place = input.shown.iter_mut().find(is_it)?;
+            if place.entry.dir != shown.entry.dir {
+                return None;
+            }
+            *place = shown;
+        }
+        let seen = Seen::new();
+        let mut numbers = Numbers::after(Some(self), self.slot, &seen, now);
+        let mut parts = self.parts.clone();
+        let mut made = Vec::new();
+        for (index, input) in inputs {
+            let part = parts.get_mut(index).filter(|p| p.made_of != input);
+            if let Some(part) = part {
+                *part = Arc::new(Part::of_skills(&part.dir, input, &mut numbers));
+                made.push(index as u32);
+            }
+        }
+        let top = newer_top(&self.top, &parts, &made);
+        let others = self.rows.iter().copied();
+        let others = others.filter(|(_, index)| made.binary_search(index).is_err());
+        let own = made
+            .iter()
+            .filter_map(|index| Some(parts.get(*index as usize)?.rows_at(*index)));
+        let rows = others.chain(own.flatten()).collect();
+        let placeless = self.placeless.clone();
+        Some(Self::of_parts(top, parts, rows, placeless, &numbers))
+    }
+
+    /// Whether a skill may be read, if it is shown or declined, by the URI of its SKILL.md.
+    fn is_readable(&self, uri: &str) -> Option<bool> {
+        let dir = skill_dir(uri).ok()?;
+        let part = self.parts.get(self.part_around(&dir)?)?;
+        let shown = part.shown().find(|s| &*s.entry.uri == uri);
+        let mut declined = part.declined.iter().filter_map(|d| d.uri.as_deref());
+        match shown {
+            Some(shown) => Some(shown.standing == Standing::Open),
+            None => declined.any(|d| d == uri).then_some(false),
+        }
+    }
+
+    /// The index of the part that a directory is the root of or lies in.
+    fn part_around(&self, dir: &RelPath) -> Option<usize> {
+        let mut above = prefixes(dir.as_str()).chain([dir.as_str()]);
+        above.find_map(|dir| self.part_index(dir))
+    }
+
+    fn part_index(&self, dir: &str) -> Option<usize> {
+        let at = self.parts.binary_search_by(|part| (*part.dir).cmp(dir));
+        at.ok()
     }
 
     /// The skills, those that lost a conflict left out.
@@ -338,8 +406,7 @@ impl Branch {
         if let Some(part) = self.parts.get(index).filter(|part| &*part.dir == dir) {
             return Some(part);
         }
-        let at = self.parts.binary_search_by(|part| (*part.dir).cmp(dir));
-        self.parts.get(at.ok()?)
+        self.parts.get(self.part_index(dir)?)
     }
 
     /// The parts that another branch does not have as they are.
@@ -554,6 +621,11 @@ impl Part {
         }
     }
 
+    /// Its rows of numbers, if this is its index.
+    fn rows_at(&self, index: u32) -> impl Iterator<Item = (u64, u32)> {
+        self.rows.iter().map(move |first| (*first, index))
+    }
+
     /// The nodes of this part.
     fn all<'a>(&'a self, parts: &'a [Arc<Part>]) -> impl Iterator<Item = At<'a>> + Clone {
         let own = self
@@ -566,20 +638,39 @@ impl Part {
             node,
         })
     }
+}
 
-    /// The first of each row of inode numbers that follow each other.
-    fn rows(&self) -> impl Iterator<Item = u64> {
-        let numbers = self
-            .by_ino
-            .iter()
-            .filter_map(|i| self.nodes.get(*i as usize));
-        let mut next = 0;
-        numbers.map(|node| node.ino).filter(move |ino| {
-            let goes_on = *ino == next;
-            next = ino + 1;
-            !goes_on
-        })
+/// A top over parts of which these were made anew: the directories above them are as new as they.
+fn newer_top(top: &Arc<Part>, parts: &[Arc<Part>], made: &[u32]) -> Arc<Part> {
+    let mut newer = Vec::new();
+    for node in &top.nodes {
+        let Body::Part(index) = node.body else {
+            continue;
+        };
+        if made.binary_search(&index).is_err() {
+            continue;
+        }
+        let root = parts.get(index as usize).and_then(|p| p.nodes.first());
+        let time = root.map_or(0, |root| root.mtime);
+        let mut above = node.parent;
+        while let Some(dir) = top.nodes.get(above as usize).filter(|d| d.mtime < time) {
+            newer.push((above, time));
+            if above == 0 {
+                break;
+            }
+            above = dir.parent;
+        }
     }
+    if newer.is_empty() {
+        return Arc::clone(top);
+    }
+    let mut top = Part::clone(top);
+    for (index, time) in newer {
+        if let Some(dir) = top.nodes.get_mut(index as usize) {
+            dir.mtime = dir.mtime.max(time);
+        }
+    }
+    Arc::new(top)
 }
 
 impl<'a> At<'a> {
@@ -838,7 +929,7 @@ impl<'a> Builder<'a> {
             name: path.rsplit('/').next().unwrap_or(path).into(),
             kind,
             subdirs: 0,
-            by_name: Box::default(),
+            by_name: Arc::default(),
             by_cookie: Box::default(),
         };
         let index = self.push(parent, Body::Dir(Box::new(dir)));
@@ -882,6 +973,7 @@ impl<'a> Builder<'a> {
             dir: self.root.into(),
             nodes,
             by_ino: Vec::new(),
+            rows: Box::default(),
             skills: self.skills,
             declined: self.declined,
             twins: Vec::new(),
@@ -894,6 +986,13 @@ impl<'a> Builder<'a> {
         let own = own.filter(|(node, _)| !matches!(node.body, Body::Part(_)));
         let mut numbered: Vec<(u64, u32)> = own.map(|(node, i)| (node.ino, i)).collect();
         numbered.sort_unstable();
+        let mut next = 0;
+        let firsts = numbered.iter().map(|(ino, _)| *ino).filter(|ino| {
+            let goes_on = *ino == next;
+            next = ino + 1;
+            !goes_on
+        });
+        part.rows = firsts.collect();
         part.by_ino = numbered.into_iter().map(|(_, i)| i).collect();
         part.twins = twins(&part, parts);
         part
@@ -1049,6 +1148,8 @@ pub enum Absent {
     Starting,
     /// Its server cannot be reached.
     Down,
+    /// Its server lets us not in.
+    Locked,
 }
 
 /// What is below a label.
@@ -1424,13 +1525,9 @@ fn ghosts(old: &Branch, new: &Branch) -> Vec<Ghost> {
     if left.is_empty() {
         return left;
     }
-    let declined = new.declined().filter_map(|d| d.uri.as_deref());
-    let mut rights: HashMap<&str, bool> = declined.map(|uri| (uri, false)).collect();
-    let readable = |s: &Arc<Shown>| s.standing == Standing::Open;
-    rights.extend(new.skills().map(|s| (&*s.entry.uri, readable(s))));
     let may_stay = |ghost: &Ghost| {
-        let mut now = ghost.skills.iter().filter_map(|uri| rights.get(&**uri));
-        now.clone().any(|readable| *readable) || now.next().is_none()
+        let mut now = ghost.skills.iter().filter_map(|uri| new.is_readable(uri));
+        now.clone().any(|readable| readable) || now.next().is_none()
     };
     left.into_iter().filter(may_stay).take(MAX_GHOSTS).collect()
 }
@@ -1458,6 +1555,18 @@ fn dir_changes(old: At, new: At, out: &mut Vec<Change>) {
     }
     let mut touched = old.attr() != new.attr();
     let dir = new.node.ino;
+    if let (Some(a), Some(b)) = (old.dir(), new.dir())
+        && Arc::ptr_eq(&a.by_name, &b.by_name)
+    {
+        // Two tops with the same names and numbers.
+        if touched {
+            out.push(Change::Dir(dir));
+        }
+        for (x, y) in old.by_name().zip(new.by_name()) {
+            dir_changes(x, y, out);
+        }
+        return;
+    }
     let mut changed = |name: &str| {
         let name = name.into();
         out.push(Change::Entry { dir, name });
@@ -2267,6 +2376,20 @@ mod tests {
         proptest::collection::vec(skill, 0..6)
     }
 
+    /// All that can be told of a branch.
+    fn described(branch: &Branch) -> Vec<String> {
+        let parts = || branch.parts.iter().chain([&branch.top]);
+        let nodes = parts().flat_map(|part| part.all(&branch.parts));
+        let nodes = nodes.map(|at| format!("{} {:?} {}", at.path(), at.attr(), at.node.cookie));
+        let twins = branch.twins().map(|twins| format!("{twins:?}"));
+        let declined = branch.declined().map(|d| format!("{d:?}"));
+        let rest = format!(
+            "{:?} {:?} {}",
+            branch.rows, branch.ghosts, branch.next_cookie
+        );
+        nodes.chain(twins).chain(declined).chain([rest]).collect()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -2318,6 +2441,55 @@ mod tests {
                     prop_assert!(covered, "{} changed untold: {:?}", p, told);
                 }
             }
+        }
+
+        #[test]
+        fn a_tree_after_some_skills_changed_is_the_one_made_of_all(
+            before in skills(), after in skills(), held in any::<u8>(), later in skills(),
+        ) {
+            let unique = |entries: Vec<Arc<Entry>>| -> BTreeMap<Arc<str>, Arc<Entry>> {
+                entries.into_iter().map(|e| (Arc::clone(&e.uri), e)).collect()
+            };
+            let show = |(n, entry): (usize, &Arc<Entry>)| {
+                let mut skill = Skill::new(Known::Entry(Arc::clone(entry)), Origin::Listed);
+                if held & (1 << (n % 8)) != 0 {
+                    skill.load(entry, Policy::default().hold);
+                }
+                Arc::new(skill.shown(Policy::default()).unwrap())
+            };
+            let full = |entries: &BTreeMap<Arc<str>, Arc<Entry>>, previous: Option<&Branch>, now| {
+                let shown = entries.values().map(|e| show((now as usize, e))).collect();
+                let (beyond, seen) = (Beyond::default(), Seen::new());
+                Branch::of_skills(1, shown, Vec::new(), &beyond, previous, &seen, now)
+            };
+            let mut all = unique(before);
+            let mut last = full(&all, None, 1);
+            for (n, step) in [after, later].into_iter().enumerate() {
+                let now = 2 + n as u64;
+                let step = unique(step);
+                let changed: Vec<&Arc<Entry>> = step.values().filter(|e| all.contains_key(&e.uri)).collect();
+                for e in &changed {
+                    all.insert(Arc::clone(&e.uri), Arc::clone(e));
+                }
+                // All are shown anew where the window of one depends on the step.
+                let shown = all.values().map(|e| show((now as usize, e))).collect();
+                let next = last.with_skills(shown, now).unwrap();
+                let wanted = full(&all, Some(&last), now);
+                prop_assert_eq!(described(&next), described(&wanted));
+                let (old, next, wanted) = (tree(last), tree(next), tree(wanted));
+                let sorted = |mut told: Vec<Change>| {
+                    told.sort_by_key(|c| format!("{c:?}"));
+                    told
+                };
+                prop_assert_eq!(sorted(changes(&old, &next)), sorted(changes(&old, &wanted)));
+                last = Arc::into_inner(match next.labels.into_iter().next() {
+                    Some((_, (_, View::Listed(branch)))) => { drop((old, wanted)); branch }
+                    _ => panic!("no listing"),
+                }).unwrap();
+            }
+            let stranger = unique(vec![entry("skill://stranger", &[])]);
+            let stranger = stranger.values().map(|e| show((0, e))).collect();
+            prop_assert!(last.with_skills(stranger, 9).is_none());
         }
     }
 }

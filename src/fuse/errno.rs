@@ -34,6 +34,7 @@ fn of_absent(a: Absent) -> Errno {
         // Not ENOENT: a failed question is never answered "does not exist".
         Absent::Starting => Errno::EAGAIN,
         Absent::Down => Errno::EHOSTDOWN,
+        Absent::Locked => Errno::EACCES,
     }
 }
 
@@ -92,6 +93,10 @@ mod tests {
         assert_eq!(
             of_lookup(Lookup::Unknown(Absent::Down)).code(),
             libc::EHOSTDOWN
+        );
+        assert_eq!(
+            of_lookup(Lookup::Unknown(Absent::Locked)).code(),
+            libc::EACCES
         );
         assert_eq!(of_lookup(Lookup::Stale).code(), libc::ESTALE);
     }

@@ -116,6 +116,12 @@ impl Admission {
         }
     }
 
+    /// Lets a file of this size wait for the disk, if there is room for it now.
+    pub(super) fn admit_save_now(&self, size: u64) -> Option<Admitted> {
+        let permits = kib(size, SAVES_KIB);
+        own(Arc::clone(&self.saves).try_acquire_many_owned(permits).ok())
+    }
+
     /// Waits until a file of this size may wait for the disk; none if the disk is too slow for it.
     pub(super) async fn admit_save(&self, size: u64) -> Option<Admitted> {
         let permit = take(&self.saves, kib(size, SAVES_KIB));

@@ -127,6 +127,18 @@ impl Memory {
         })
     }
 
+    /// Room for so many bytes, if nothing need go for it.
+    pub(super) fn room_left(&self, bytes: u64) -> Option<Room<'_>> {
+        let mut inner = self.inner.lock();
+        (inner.bytes + bytes <= MAX_BYTES).then(|| {
+            inner.bytes += bytes;
+            Room {
+                memory: self,
+                bytes,
+            }
+        })
+    }
+
     /// Keeps a file in the room that was made for it.
     pub(super) fn put(&self, key: Key, file: Verified, room: Room<'_>) {
         let now = Tick::now();
@@ -227,5 +239,15 @@ mod tests {
         assert!(room.is_some() && memory.room_now(1).is_none());
         drop(room);
         assert!(memory.room_now(MAX_BYTES).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_asks_for_no_more_than_is_left_drives_nothing_out() {
+        let memory = Memory::new();
+        let a = file(1, MAX_BYTES - 10);
+        put(&memory, &a).await;
+        tokio::time::advance(READING).await;
+        assert!(memory.room_left(11).is_none() && memory.room_left(10).is_some());
+        assert!(memory.get(&a.0).is_some());
     }
 }

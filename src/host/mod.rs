@@ -25,6 +25,7 @@ mod walk;
 pub use refusal::{ReadError, Refusal};
 pub use walk::{Look, NO_SUCH_NAME};
 
+use crate::domain::digest::Digest;
 use crate::domain::manifest::{Content, Declined, Entry, MAX_BYTES, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{
@@ -64,6 +65,11 @@ const MEMO: Duration = Duration::from_secs(1);
 const MEMO_OF_TIMEOUT: Duration = Duration::from_secs(3);
 /// Files larger than this are hashed off the async threads.
 const INLINE_HASH: u64 = 256 * 1024;
+/// Files up to this size are loaded and hashed by the thread that answers the kernel, if the disk
+/// need not be waited for: 0.1 ms at most.
+const AT_ONCE: u64 = 128 * 1024;
+/// Files to be kept are collected for this long: writing them wakes a thread.
+const SAVE_GAP: Duration = Duration::from_millis(20);
 /// Status files are rewritten at most this often, and for a tenth of the time at most.
 const REPORT_GAP: Duration = Duration::from_millis(100);
 /// A window that opened changes nothing that is shown; the tree learns of it this much later,
@@ -148,9 +154,20 @@ pub struct Host {
     report_due: Notify,
     settled: watch::Sender<Vec<Option<String>>>,
     cache: Option<Arc<Cache>>,
+    /// Checked files that are not on the disk yet.
+    unsaved: Mutex<Vec<Unsaved>>,
+    save_due: Notify,
     timeout: Duration,
     mountpoint: PathBuf,
     started: SystemTime,
+}
+
+/// A checked file on its way to the disk.
+struct Unsaved {
+    slot: u16,
+    digest: Digest,
+    file: Verified,
+    _admitted: Admitted,
 }
 
 /// What a read asks for: at which server and URI, with which digest, size and frontmatter;
@@ -183,8 +200,8 @@ struct Now {
     nameless: Vec<Arc<Declined>>,
     listing: Option<ListingNow>,
     list_error: Option<String>,
-    /// Windows opened that the tree does not know of yet.
-    opened: bool,
+    /// What the tree does not know of yet.
+    unshown: Unshown,
     /// What the server showed in its directories and no entry mentions.
     beyond: Beyond,
     /// What is retrieved of each file of a dynamic skill, in bytes.
@@ -194,6 +211,29 @@ struct Now {
     unsaved: Verdicts,
     /// Whether the stored listing is another one.
     unlisted: bool,
+}
+
+/// What changed since the tree was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Unshown {
+    /// These skills, by the URI of their SKILL.md; perhaps none.
+    Skills(BTreeSet<Arc<str>>),
+    /// More than some skills.
+    All,
+}
+
+impl Default for Unshown {
+    fn default() -> Self {
+        Self::Skills(BTreeSet::new())
+    }
+}
+
+impl Unshown {
+    fn add(&mut self, uri: &Arc<str>) {
+        if let Self::Skills(uris) = self {
+            uris.insert(Arc::clone(uri));
+        }
+    }
 }
 
 struct ListingNow {
@@ -315,6 +355,8 @@ impl Host {
             report_due: Notify::new(),
             settled,
             cache,
+            unsaved: Mutex::default(),
+            save_due: Notify::new(),
             timeout,
             mountpoint,
             started: SystemTime::now(),
@@ -421,7 +463,7 @@ impl Host {
             Ok(Resolved::Text(text)) => return Some(Ok(text)),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
-                if let Some(bytes) = self.memory.get(&file.key()) {
+                if let Some(bytes) = self.at_once(&file) {
                     let moves = self.moves(&file).next().is_some();
                     return (!moves).then(|| self.admit(&file, bytes));
                 }
@@ -432,6 +474,25 @@ impl Host {
         memo.get(&asked)
             .filter(|(at, e)| at.elapsed() < remembered(*e))
             .map(|(_, e)| Err(*e))
+    }
+
+    /// The content of a file that is in our memory or, on the disk, in the kernel's.
+    fn at_once(&self, file: &File) -> Option<Verified> {
+        let key = file.key();
+        if let Some(bytes) = self.memory.get(&key) {
+            return Some(bytes);
+        }
+        let size = file.expected.size;
+        let s = self.slot(file.slot)?;
+        let shelf = s.server.shelf.as_ref();
+        let shelf = shelf.filter(|s| size <= AT_ONCE && !s.lacks(&file.expected))?;
+        let bytes = shelf.load_at_once(&file.expected)?;
+        // What can be had again as easily drives nothing out: else reading more than there is room
+        // for, in the same order again and again, would find nothing at all.
+        if let Some(room) = self.memory.room_left(size) {
+            self.memory.put(key, bytes.clone(), room);
+        }
+        Some(bytes)
     }
 
     /// The content of a file: from memory, from the disk or from its server, checked. Reading it
@@ -524,9 +585,11 @@ impl Host {
                 if !skill.load(entry, self.policy.hold) {
                     return Err(ReadError::Stale);
                 }
-                opened |= self.policy.hold != Hold::None && !before;
+                if self.policy.hold != Hold::None && !before {
+                    opened = true;
+                    now.unshown.add(&entry.uri);
+                }
             }
-            now.opened |= opened;
         }
         if opened {
             s.windows_due.notify_one();
@@ -613,10 +676,15 @@ impl Host {
         };
         // A small one is looked for and loaded at once; a large one waits for room only if it is there.
         let small = expected.size <= INLINE_HASH;
-        let mut room = small.then(|| self.memory.room_now(expected.size)).flatten();
-        if room.is_none() && self.shelved(slot, expected, Shelf::has).await == Some(true) {
-            let waited = self.memory.room(expected.size, deadline).await;
-            room = Some(waited.ok_or_else(late)?);
+        let s = self.slot(slot).ok_or(ReadError::Stale)?;
+        let shelf = s.server.shelf.as_ref();
+        let mut room = None;
+        if shelf.is_some_and(|shelf| !shelf.lacks(expected)) {
+            room = small.then(|| self.memory.room_now(expected.size)).flatten();
+            if room.is_none() && self.shelved(slot, expected, Shelf::has).await == Some(true) {
+                let waited = self.memory.room(expected.size, deadline).await;
+                room = Some(waited.ok_or_else(late)?);
+            }
         }
         if let Some(room) = room
             && let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await
@@ -630,7 +698,6 @@ impl Host {
             self.refuse(slot, refusal);
             return Err(error);
         }
-        let s = self.slot(slot).ok_or(ReadError::Stale)?;
         let source = s.source.get().ok_or(ReadError::Down)?;
         let admitted = self.admission.admit(&s.share, expected.size, deadline);
         let admitted = admitted.await.ok_or_else(late)?;
@@ -780,18 +847,53 @@ impl Host {
     /// Keeps a checked file on disk, without its readers waiting for it. The next large file does,
     /// for a moment: what waits for a slow disk is bounded.
     fn save(self: &Arc<Self>, slot: u16, expected: &Expected, file: &Verified, before: Admitted) {
-        let (host, wanted, file) = (Arc::clone(self), expected.clone(), file.clone());
+        let (digest, size, file) = (expected.digest, expected.size, file.clone());
+        if self.slot(slot).is_none_or(|s| s.server.shelf.is_none()) {
+            return;
+        }
+        let save = move |host: &Self, admitted| {
+            let unsaved = Unsaved {
+                slot,
+                digest,
+                file,
+                _admitted: admitted,
+            };
+            host.unsaved.lock().push(unsaved);
+            host.save_due.notify_one();
+        };
+        if let Some(admitted) = self.admission.admit_save_now(size) {
+            return save(self, admitted);
+        }
+        let host = Arc::clone(self);
         spawn(async move {
-            let admitted = host.admission.admit_save(wanted.size).await;
+            let admitted = host.admission.admit_save(size).await;
             drop(before);
-            if admitted.is_none() {
-                tracing::debug!("{}: the disk is too slow; not stored", wanted.digest);
-                return;
+            match admitted {
+                Some(admitted) => save(&host, admitted),
+                None => tracing::debug!("{digest}: the disk is too slow; not stored"),
             }
-            let save = move |shelf: &Shelf| shelf.save(wanted.digest, &file);
-            let saved = blocking(move || host.slot(slot)?.server.shelf.as_ref().map(save));
-            saved.await;
         });
+    }
+
+    /// Keeps checked files on disk, for ever.
+    async fn keep_files(self: Arc<Self>) {
+        loop {
+            self.save_due.notified().await;
+            sleep(SAVE_GAP).await;
+            let host = Arc::clone(&self);
+            blocking(move || host.save_files()).await;
+        }
+    }
+
+    /// Writes the files that wait to be kept. Blocks on the disk.
+    fn save_files(&self) {
+        let unsaved = std::mem::take(&mut *self.unsaved.lock());
+        for one in unsaved {
+            let s = self.slot(one.slot);
+            if let Some(shelf) = s.as_ref().and_then(|s| s.server.shelf.as_ref()) {
+                shelf.save(one.digest, &one.file);
+            }
+        }
     }
 
     /// Asks for the current entries of a file that failed (HR-59): whether they differ from the
@@ -888,6 +990,7 @@ impl Host {
     pub async fn run(self: Arc<Self>, inbox: Inbox, changes: std_mpsc::Sender<Batch>) {
         let Inbox(mut messages) = inbox;
         let reporter = spawn(Arc::clone(&self).report_when_due(changes.clone())).abort_handle();
+        spawn(Arc::clone(&self).keep_files());
         for (slot, s) in self.slots() {
             spawn(Arc::clone(&self).journal(slot, Arc::clone(&s)));
             spawn(Arc::clone(&self).keep_listing(slot, s));
@@ -990,10 +1093,11 @@ impl Host {
     /// Lets the tree know of windows that were opened, if there are any: what comes next may
     /// depend on them.
     fn show_opened(&self, slot: u16, changes: &std_mpsc::Sender<Batch>) {
-        let opened = self
+        let none = Unshown::default();
+        if self
             .slot(slot)
-            .is_some_and(|s| std::mem::take(&mut s.now.lock().opened));
-        if opened {
+            .is_some_and(|s| s.now.lock().unshown != none)
+        {
             self.rebuild(slot, None, changes);
         }
     }
@@ -1048,7 +1152,10 @@ impl Host {
             let after = skill.verdict();
             now.unlisted |= listed != (skill.known().clone(), skill.origin());
             now.judged(&uri, before, after);
-            now.forget_gone();
+            now.unshown.add(&uri);
+            if now.skills.get(&uri).is_some_and(Skill::is_forgotten) {
+                now.skills.remove(&uri);
+            }
             if now.listing.is_none() && !now.skills.is_empty() {
                 // A skill that is known by name is something to show before any listing.
                 let (at, ttl) = (None, Duration::ZERO);
@@ -1079,6 +1186,7 @@ impl Host {
             Event::Link(link) => {
                 let absent = match &link {
                     Link::Down { .. } => Absent::Down,
+                    Link::NeedsCredentials { .. } => Absent::Locked,
                     Link::Starting | Link::Ready(_) => Absent::Starting,
                 };
                 let no_skills = matches!(&link, Link::Ready(peer) if !peer.skills);
@@ -1128,18 +1236,29 @@ impl Host {
         changes: &std_mpsc::Sender<Batch>,
     ) {
         let Some(s) = self.slot(slot) else { return };
-        let ((shown, declined), beyond) = {
-            let now = s.now.lock();
-            (now.show(self.policy, s.server.dynamic), now.beyond.clone())
-        };
         let tree = self.tree();
         let previous = match tree.view(slot) {
             Some(View::Listed(branch)) => Some(&**branch),
             _ => None,
         };
-        // What an earlier run saw is in the first branch.
-        let (seen, at) = (Seen::new(), unix_now());
-        let branch = Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, at);
+        let (policy, dynamic, at) = (self.policy, s.server.dynamic, unix_now());
+        let some = {
+            let mut now = s.now.lock();
+            match std::mem::take(&mut now.unshown) {
+                Unshown::Skills(uris) => now.show_these(&uris, policy, dynamic),
+                Unshown::All => None,
+            }
+        };
+        let next = previous.and_then(|branch| branch.with_skills(some?, at));
+        let branch = next.unwrap_or_else(|| {
+            let ((shown, declined), beyond) = {
+                let now = s.now.lock();
+                (now.show(policy, dynamic), now.beyond.clone())
+            };
+            // What an earlier run saw is in the first branch.
+            let seen = Seen::new();
+            Branch::of_skills(slot, shown, declined, &beyond, previous, &seen, at)
+        });
         let view = View::Listed(Arc::new(branch));
         self.swap(|t| t.with_view(slot, view), done, changes);
         // What was answered may be answered otherwise now; what was not is not.
@@ -1230,6 +1349,7 @@ impl Host {
 
     /// Stores what is left to store: the mount is over (HR-72). Blocks on the disk.
     pub fn end(&self, windows: Windows) {
+        self.save_files();
         let tree = self.tree();
         for (slot, s) in self.slots() {
             s.end(slot, &tree, windows);
@@ -1243,6 +1363,7 @@ impl Host {
             let now = s.now.lock();
             match &now.link {
                 Link::Down { reason } => Some(format!("down: {reason}")),
+                Link::NeedsCredentials { reason } => Some(format!("needs-credentials: {reason}")),
                 Link::Ready(peer) if !peer.skills => Some("connected; it serves no skills".into()),
                 Link::Ready(_) if listed => Some(match &now.list_error {
                     Some(e) => format!("connected; the listing failed: {e}"),
@@ -1468,7 +1589,7 @@ impl Now {
             nameless: Vec::new(),
             listing,
             list_error: None,
-            opened: false,
+            unshown: Unshown::default(),
             beyond: Beyond::default(),
             retrieved: HashMap::new(),
             walked: walk::Walked::default(),
@@ -1476,6 +1597,22 @@ impl Now {
             unlisted: false,
         };
         (now, seen)
+    }
+
+    /// What the tree shows of these skills; none if one of them is not shown.
+    fn show_these(
+        &self,
+        uris: &BTreeSet<Arc<str>>,
+        policy: Policy,
+        dynamic: Dynamic,
+    ) -> Option<Vec<Arc<Shown>>> {
+        let show = |uri| {
+            let shown = self.skills.get(uri)?.shown(policy)?;
+            let is_declined =
+                shown.entry.content == Content::Dynamic && dynamic == Dynamic::Declined;
+            (!is_declined).then(|| Arc::new(shown))
+        };
+        uris.iter().map(show).collect()
     }
 
     /// What the tree shows, and what it shows as declined.
@@ -1503,6 +1640,7 @@ impl Now {
 
     /// Takes what the server showed in a directory, in place of what it showed there before.
     fn take_children(&mut self, dir: RelPath, children: Vec<DirChild>) {
+        self.unshown = Unshown::All;
         let in_dir = |p: &RelPath| p.parent().as_ref() == Some(&dir);
         self.beyond.dirs.retain(|p| !in_dir(p));
         self.beyond.files.retain(|p, _| !in_dir(p));
@@ -1536,11 +1674,17 @@ impl Now {
             .into_iter()
             .map(|e| (Arc::clone(&e.uri), Known::Entry(e)))
             .collect();
+        if self.listing.is_none() || !self.nameless.is_empty() {
+            self.unshown = Unshown::All;
+        }
         self.nameless.clear();
         for d in declined {
             match &d.uri {
                 Some(uri) => drop(named.insert(Arc::clone(uri), Known::Declined(Arc::new(d)))),
-                None => self.nameless.push(Arc::new(d)),
+                None => {
+                    self.unshown = Unshown::All;
+                    self.nameless.push(Arc::new(d));
+                }
             }
         }
         let mut judged = Vec::new();
@@ -1551,7 +1695,10 @@ impl Now {
                 None if truncated.is_some() || skill.origin() == Origin::Named => {}
                 None => skill.publish(Known::Withdrawn),
             }
-            self.unlisted |= *skill.known() != known;
+            if *skill.known() != known {
+                self.unlisted = true;
+                self.unshown.add(uri);
+            }
             judged.push((Arc::clone(uri), before, skill.verdict()));
         }
         for (uri, before, after) in judged {
@@ -1559,9 +1706,10 @@ impl Now {
         }
         self.unlisted |= self.listing.is_none() || !named.is_empty();
         for (uri, known) in named {
+            self.unshown.add(&uri);
             self.skills.insert(uri, Skill::new(known, Origin::Listed));
         }
-        self.forget_gone();
+        self.skills.retain(|_, skill| !skill.is_forgotten());
         self.listing = Some(ListingNow {
             at: Some(Tick::now()),
             ttl,
@@ -1575,12 +1723,6 @@ impl Now {
         if let Some(verdict) = after.filter(|_| before != after) {
             self.unsaved.insert(Arc::clone(uri), verdict);
         }
-    }
-
-    /// Drops what is neither published nor held nor judged.
-    fn forget_gone(&mut self) {
-        self.skills
-            .retain(|_, s| !s.is_gone() || s.verdict().is_some());
     }
 }
 

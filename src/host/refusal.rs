@@ -171,6 +171,10 @@ impl Refusal {
     pub(super) fn unanswered(path: &str, uri: &str, e: &SourceError) -> Self {
         let (error, next) = match e {
             SourceError::TimedOut(_) => (ReadError::TimedOut, "try again, or give --timeout more"),
+            SourceError::NeedsCredentials(_) => (
+                ReadError::Denied,
+                "it is tried again by itself when the credentials change",
+            ),
             SourceError::NeedsInput => (
                 ReadError::Denied,
                 "use this file with a client that can answer",

@@ -219,7 +219,7 @@ fn server_status(
     let now = slot.now.lock();
     let peer = match &now.link {
         Link::Ready(peer) => Some(peer),
-        Link::Starting | Link::Down { .. } => None,
+        Link::Starting | Link::Down { .. } | Link::NeedsCredentials { .. } => None,
     };
     let (state, reason) = match &now.link {
         Link::Starting => ("starting", None),
@@ -234,6 +234,7 @@ fn server_status(
                 .map(|e| format!("the listing failed: {e}")),
         ),
         Link::Down { reason } => ("down", Some(reason.clone())),
+        Link::NeedsCredentials { reason } => ("needs-credentials", Some(reason.clone())),
     };
     let (listing, listing_reason) = match branch {
         // Only what the tree shows counts as a listing.
@@ -502,8 +503,8 @@ fn readme(status: &Status) -> String {
          A skill that was read is held: it does not change under its reader. When its server \
          changes it meanwhile, its state is `changed`; `mount-skills refresh LABEL/SKILL` moves \
          on, then read its SKILL.md again.\n\n\
-         A read that fails says why in the status: EACCES declined or not approved, EIO the \
-         server contradicts itself, ESTALE the skill changed, ETIMEDOUT no answer in time, \
+         A read that fails says why in the status: EACCES declined, not approved, \
+         or the server needs credentials, EIO the server contradicts itself, ESTALE the skill changed, ETIMEDOUT no answer in time, \
          EHOSTDOWN not reachable and not cached, EAGAIN still starting.\n"
     )
 }

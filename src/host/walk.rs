@@ -160,7 +160,7 @@ impl Host {
         let directories = {
             let mut now = s.now.lock();
             let directories = match &now.link {
-                Link::Down { .. } => return Err(ReadError::Down),
+                Link::Down { .. } | Link::NeedsCredentials { .. } => return Err(ReadError::Down),
                 Link::Starting => return Err(ReadError::Denied),
                 Link::Ready(peer) => peer.directory_read,
             };
@@ -321,7 +321,7 @@ fn holds_any(beyond: &Beyond, dir: &str) -> bool {
 fn error(e: &SourceError) -> ReadError {
     match e {
         SourceError::TimedOut(_) => ReadError::TimedOut,
-        SourceError::Down(_) => ReadError::Down,
+        SourceError::Down(_) | SourceError::NeedsCredentials(_) => ReadError::Down,
         SourceError::Rejected { .. } | SourceError::Malformed(_) | SourceError::NeedsInput => {
             ReadError::Contradiction
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How long a shell waits for names.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The arguments that name a label or a skill.
-const NAMED: [(&str, &str); 10] = [
+const NAMED: [(&str, &str); 12] = [
     ("list", "label"),
     ("status", "what"),
     ("show", "skill"),
@@ -26,6 +26,8 @@ const NAMED: [(&str, &str); 10] = [
     ("release", "target"),
     ("add", "label"),
     ("gate", "path"),
+    ("login", "label"),
+    ("logout", "label"),
 ];
 
 /// Answers a shell that asks for completions, and ends the program; returns if none does.

@@ -8,6 +8,7 @@ mod config;
 mod daemon;
 mod lock;
 mod log;
+mod login;
 mod mount;
 mod progress;
 mod servers;
@@ -219,6 +220,8 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             ask.done(Verb::Gate { skill }, json)
         }
         Command::Lock { check } => lock::lock(&ask, check.as_deref(), json),
+        Command::Login(args) => login::login(&ask, &args, json),
+        Command::Logout { label } => login::logout(&label, json),
         Command::Forget { label, cache_dir } => forget(&label, cache_dir, json),
         Command::Cache { cache_dir, what } => cached(cache_dir, &what, json),
         Command::Config { what } => config::config(&what, json),

@@ -25,9 +25,12 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+/// What is in the cache is counted so long after the start, which has better things to do.
+const COUNT_AFTER: Duration = Duration::from_secs(2);
 /// Blocks of memory from this size on go back to the system as soon as they are free.
 #[cfg(target_env = "gnu")]
 const RETURNED: i32 = 256 * 1024;
@@ -448,7 +451,10 @@ impl Storage {
                 .ok()
         });
         if let Some(cache) = cache.clone() {
-            tokio::task::spawn_blocking(move || cache.count());
+            tokio::spawn(async move {
+                tokio::time::sleep(COUNT_AFTER).await;
+                let _ = tokio::task::spawn_blocking(move || cache.count()).await;
+            });
         }
         Ok(Self {
             cache,

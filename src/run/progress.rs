@@ -118,7 +118,7 @@ impl Lines {
     /// A server has spoken.
     fn done(&self, index: usize, word: &str, line: &str) {
         match self {
-            Self::Errors if !word.starts_with("down") => return,
+            Self::Errors if !word.starts_with("down") && !word.starts_with("needs") => return,
             Self::Spinners(_, bars) => {
                 if let Some(bar) = bars.get(index) {
                     bar.finish_and_clear();

@@ -6,7 +6,7 @@
 //! environment or other headers, is connected anew and keeps all else.
 
 use super::service::{self, Stage};
-use super::{Failure, log};
+use super::{Failure, log, login};
 use crate::config::ServerSpec;
 use crate::control::Reload;
 use crate::domain::name::Label;
@@ -277,6 +277,7 @@ impl Ground {
         let session = Session::start(
             &wanted.spec.label,
             wanted.spec.target.clone(),
+            login::vault(&wanted.spec),
             self.spawner.clone(),
             wanted.spec.start_timeout.unwrap_or(self.start_timeout),
             Arc::new(move |event| events.event(slot, event)),

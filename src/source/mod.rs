@@ -8,9 +8,11 @@
 //! never answers for another server. A question that failed is never reported as "no such
 //! thing": only the server's own -32602 says that.
 
+mod auth;
 pub mod listing;
 mod pace;
 pub mod session;
+pub mod sign_in;
 mod transport;
 pub mod wire;
 
@@ -21,6 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use auth::{Secret, Stamp, Token, Vault};
 pub use transport::{Endpoint, GroupWatch, Launch, Spawner, Target, Written, decode_line};
 pub use wire::{ChildKind, DirChild};
 
@@ -69,6 +72,9 @@ pub enum SourceError {
     /// The server cannot be reached: serve what is cached.
     #[error("the server cannot be reached: {0}")]
     Down(String),
+    /// The server lets nobody in without other credentials than it was shown: serve what is cached.
+    #[error("the server needs credentials: {0}")]
+    NeedsCredentials(String),
     /// The deadline passed: give up this time.
     #[error("no answer within the deadline of {:.1} s", .0.as_secs_f64())]
     TimedOut(Duration),
@@ -111,6 +117,12 @@ pub enum Link {
     /// Not reachable; a new try follows.
     Down {
         /// Why, for a person. Texts of the server in it are escaped.
+        reason: String,
+    },
+    /// Reachable, and closed to what it was shown; a new try follows, at once when there is
+    /// something else to show.
+    NeedsCredentials {
+        /// What it is about and what helps, for a person. Texts of the server in it are escaped.
         reason: String,
     },
 }

@@ -8,6 +8,7 @@
 //! Absent on purpose: polling. A listing is asked for after connecting, when somebody needs it,
 //! and again with growing gaps while it has not come whole.
 
+use super::auth::{Auth, Vault};
 use super::listing::{Gather, Question};
 use super::pace::Pace;
 use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces};
@@ -73,6 +74,11 @@ struct Shared {
     target: Mutex<Target>,
     /// Told when it is another one.
     moved: Notify,
+    /// The token of a server over HTTP.
+    auth: Mutex<Option<Arc<Auth>>>,
+    /// Where a login for it is kept.
+    vault: Option<Arc<dyn Vault>>,
+    label: String,
     spawner: Spawner,
     start_timeout: Duration,
     events: Events,
@@ -97,7 +103,7 @@ impl std::fmt::Debug for Shared {
 enum Slot {
     Starting,
     Up(Connection),
-    Down(String),
+    Down(SourceError),
 }
 
 #[derive(Clone)]
@@ -158,17 +164,21 @@ impl Method {
 }
 
 impl Session {
-    /// Starts the task of a server.
+    /// Starts the task of a server. `vault` is where a login for it is kept, if it can have one.
     pub fn start(
         label: &Label,
         target: Target,
+        vault: Option<Arc<dyn Vault>>,
         spawner: Spawner,
         start_timeout: Duration,
         events: Events,
     ) -> Self {
         let shared = Arc::new(Shared {
+            auth: Mutex::new(auth_of(label.as_str(), &target, vault.as_ref())),
             target: Mutex::new(target),
             moved: Notify::new(),
+            vault,
+            label: label.to_string(),
             spawner,
             start_timeout,
             events,
@@ -189,11 +199,17 @@ impl Session {
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.task.await;
+        if let Some(auth) = self.shared.auth() {
+            auth.settled().await;
+        }
     }
 
     /// Reaches the same server in another way from now on, at once: with another environment, other
     /// headers. Readers wait for the new connection as they did for the first one.
     pub fn retarget(&self, target: Target) {
+        let shared = &self.shared;
+        let auth = auth_of(&shared.label, &target, shared.vault.as_ref());
+        *shared.auth.lock() = auth;
         *self.shared.target.lock() = target;
         self.shared.moved.notify_one();
     }
@@ -213,7 +229,7 @@ struct Connected {
 /// How a connection ended.
 enum End {
     /// It is gone, for this reason.
-    Lost(String),
+    Lost(SourceError),
     /// The server is to be reached in another way.
     Moved,
     /// We were told to stop.
@@ -222,7 +238,7 @@ enum End {
 
 /// Why no connection was made.
 struct Failure {
-    reason: String,
+    error: SourceError,
     then: Then,
 }
 
@@ -248,38 +264,57 @@ impl Shared {
                 _ = stop.wait_for(|s| *s) => return,
             };
             let since = Instant::now();
-            let reason = match started {
+            let error = match started {
                 Ok(connected) => match self.serve(connected, era, &mut stop).await {
-                    End::Lost(reason) => reason,
+                    End::Lost(error) => error,
                     End::Moved => {
                         gap = BACKOFF.0;
                         continue;
                     }
                     End::Stopped => return,
                 },
-                Err(reason) => reason,
+                Err(error) => error,
             };
             if since.elapsed() > STABLE {
                 gap = BACKOFF.0;
             }
-            self.publish_down(reason);
+            let other_credentials = self.other_credentials(&error);
+            self.publish_down(&error);
             let wait = gap.mul_f64(1.0 + jitter() * 0.2).max(self.pace.left());
             gap = gap.mul_f64(BACKOFF.2).min(BACKOFF.1);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.moved.notified() => gap = BACKOFF.0,
+                () = other_credentials => gap = BACKOFF.0,
                 _ = stop.wait_for(|s| *s) => return,
             }
         }
     }
 
-    fn publish_down(&self, reason: String) {
-        self.slot.send_replace(Slot::Down(reason.clone()));
-        (self.events)(Event::Link(Link::Down { reason }));
+    /// Ends when a server that let us not in may be shown something else.
+    async fn other_credentials(&self, error: &SourceError) {
+        match (error, self.auth()) {
+            (SourceError::NeedsCredentials(_), Some(auth)) => auth.changed().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn auth(&self) -> Option<Arc<Auth>> {
+        self.auth.lock().clone()
+    }
+
+    fn publish_down(&self, error: &SourceError) {
+        self.slot.send_replace(Slot::Down(error.clone()));
+        let reason = in_short(error);
+        let link = match error {
+            SourceError::NeedsCredentials(_) => Link::NeedsCredentials { reason },
+            _ => Link::Down { reason },
+        };
+        (self.events)(Event::Link(link));
     }
 
     /// Makes a connection by either handshake; leaves the one to try first next time.
-    async fn connect(&self, era: &mut Era) -> Result<Connected, String> {
+    async fn connect(&self, era: &mut Era) -> Result<Connected, SourceError> {
         let first = *era;
         let other = match first {
             Era::Discover => Era::Initialize,
@@ -290,23 +325,27 @@ impl Shared {
             Err(failure) => failure,
         };
         match failure.then {
-            Then::Same => Err(failure.reason),
+            Then::Same => Err(failure.error),
             Then::OtherLater => {
                 *era = other;
-                Err(failure.reason)
+                Err(failure.error)
             }
             Then::Other => match self.connect_as(other).await {
                 Ok(connected) => {
                     *era = other;
                     Ok(connected)
                 }
-                Err(second) => Err(format!(
+                Err(Failure {
+                    error: e @ SourceError::NeedsCredentials(_),
+                    ..
+                }) => Err(e),
+                Err(second) => Err(SourceError::Down(format!(
                     "{} by {}; {} by {}",
-                    failure.reason,
+                    in_short(&failure.error),
                     first.as_str(),
-                    second.reason,
+                    in_short(&second.error),
                     other.as_str()
-                )),
+                ))),
             },
         }
     }
@@ -321,7 +360,7 @@ impl Shared {
             Era::Initialize => ClientLifecycleMode::Initialize,
         };
         let same = |reason| Failure {
-            reason,
+            error: SourceError::Down(reason),
             then: Then::Same,
         };
         let target = self.target.lock().clone();
@@ -339,17 +378,19 @@ impl Shared {
                 )
             }
             Target::Http(endpoint) => {
+                let auth = self.auth();
+                let auth = auth.ok_or_else(|| same("it has no place for credentials".into()))?;
                 let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str())
                     .max_concurrent_requests(256)
                     .max_json_response_size(MAX_TYPED)
                     .max_sse_event_size(MAX_TYPED);
-                let client = RawHttp::new(endpoint).map_err(same)?;
+                let client = RawHttp::new(endpoint, auth).map_err(same)?;
                 let transport = StreamableHttpClientTransport::with_client(client, config);
                 let start = client_config().serve_with_lifecycle(transport, mode);
                 (tokio::time::timeout(self.start_timeout, start).await, None)
             }
         };
-        let (reason, then) = match result {
+        let (error, then) = match result {
             Ok(Ok(service)) => {
                 service
                     .peer()
@@ -359,7 +400,10 @@ impl Shared {
             }
             Ok(Err(e)) => self.explain(e),
             Err(_) => (
-                format!("no answer within {} s", self.start_timeout.as_secs()),
+                SourceError::Down(format!(
+                    "no answer within {} s",
+                    self.start_timeout.as_secs()
+                )),
                 Then::Other,
             ),
         };
@@ -367,44 +411,49 @@ impl Shared {
             Some(group) => group.end().await,
             None => None,
         };
-        let reason = match exit.filter(|_| then == Then::OtherLater) {
+        let error = match exit.filter(|_| then == Then::OtherLater) {
             Some(status) => {
-                self.last_words(format!("the server ended ({status}) before it answered"))
+                self.last_words(&format!("the server ended ({status}) before it answered"))
             }
-            None => reason,
+            None => error,
         };
-        Err(Failure { reason, then })
+        Err(Failure { error, then })
     }
 
-    fn explain(&self, e: ClientInitializeError) -> (String, Then) {
+    fn explain(&self, e: ClientInitializeError) -> (SourceError, Then) {
         match e {
             ClientInitializeError::ConnectionClosed(_) => match self.traces.ended.lock().take() {
                 // It was us who closed it.
                 Some(why) => (why, Then::Same),
-                None => ("the server closed the connection".into(), Then::OtherLater),
+                None => {
+                    let why = "the server closed the connection".to_owned();
+                    (SourceError::Down(why), Then::OtherLater)
+                }
             },
             ClientInitializeError::JsonRpcError(e) => {
                 let text = printable(&e.message, 200);
-                (
-                    format!("the server answered with error {}: {text}", e.code.0),
-                    Then::Other,
-                )
+                let text = format!("the server answered with error {}: {text}", e.code.0);
+                (SourceError::Down(text), Then::Other)
             }
             ClientInitializeError::TransportError { error, .. } => {
                 self.take_pause(&*error.error);
-                (describe_transport(&*error.error), Then::Same)
+                (self.describe_transport(&*error.error), Then::Same)
             }
-            e => (printable(&e.to_string(), 300), Then::Other),
+            e => (
+                SourceError::Down(printable(&e.to_string(), 300)),
+                Then::Other,
+            ),
         }
     }
 
     /// A reason with the last line the server wrote to stderr, which usually says more.
-    fn last_words(&self, reason: String) -> String {
+    fn last_words(&self, reason: &str) -> SourceError {
         let stderr = self.traces.stderr();
-        match stderr.lines().rev().find(|l| !l.trim().is_empty()) {
+        let line = stderr.lines().rev().find(|l| !l.trim().is_empty());
+        SourceError::Down(match line {
             Some(line) => format!("{reason}; its last words: {}", printable(line, 200)),
-            None => reason,
-        }
+            None => reason.to_owned(),
+        })
     }
 
     /// Serves one connection to its end.
@@ -433,14 +482,14 @@ impl Shared {
                 biased;
                 _ = closed => {
                     let why = self.traces.ended.lock().take();
-                    End::Lost(why.unwrap_or_else(|| self.last_words("the server closed the connection".into())))
+                    End::Lost(why.unwrap_or_else(|| self.last_words("the server closed the connection")))
                 }
-                () = exited => End::Lost(self.last_words("the server ended".into())),
+                () = exited => End::Lost(self.last_words("the server ended")),
                 never = self.keep_listing(&connection) => match never {},
                 never = self.take_hints(&connection.peer) => match never {},
                 () = self.lost.heard(number) => {
                     let why = self.traces.ended.lock().take();
-                    End::Lost(why.unwrap_or_else(|| "the connection was lost".to_owned()))
+                    End::Lost(why.unwrap_or_else(lost_connection))
                 }
                 () = self.moved.notified() => End::Moved,
                 _ = stop.wait_for(|s| *s) => End::Stopped,
@@ -448,9 +497,9 @@ impl Shared {
         };
         close.cancel();
         self.slot.send_replace(match &end {
-            End::Lost(reason) => Slot::Down(reason.clone()),
+            End::Lost(error) => Slot::Down(error.clone()),
             End::Moved => Slot::Starting,
-            End::Stopped => Slot::Down("the mount is stopping".into()),
+            End::Stopped => Slot::Down(SourceError::Down("the mount is stopping".into())),
         });
         if let Some(group) = group {
             group.end().await;
@@ -600,7 +649,7 @@ impl Shared {
                 let silence = self.traces.silence();
                 if silence > self.start_timeout {
                     let why = format!("it hangs: no message for {} s", silence.as_secs());
-                    *self.traces.ended.lock() = Some(why.clone());
+                    *self.traces.ended.lock() = Some(SourceError::Down(why.clone()));
                     self.report_lost(connection, why);
                 }
                 Ask::Failed(SourceError::TimedOut(left))
@@ -609,7 +658,8 @@ impl Shared {
                 Ask::Failed(SourceError::Malformed("not a result of this method".into()))
             }
             ServiceError::TransportSend(e) => {
-                let text = describe_transport(&*e.error);
+                let error = self.describe_transport(&*e.error);
+                let text = in_short(&error);
                 if self.take_pause(&*e.error).is_some() {
                     return Ask::Later(text);
                 }
@@ -621,12 +671,21 @@ impl Shared {
                     Some(StreamableHttpError::Client(_)) | None => {
                         self.report_lost(connection, text)
                     }
+                    // It knows us no longer, whatever it was asked; said twice running it is meant for
+                    // all we ask.
+                    Some(StreamableHttpError::AuthRequired(_)) => {
+                        if self.pace.refused() {
+                            *self.traces.ended.lock() = Some(error.clone());
+                            self.report_lost(connection, text);
+                        }
+                        Ask::Failed(error)
+                    }
                     // Said of a file it may be about that file; said of what every read needs it
                     // is about all of them, and the server must not be asked by each.
                     Some(e) if is_refusal(e) && !method.is_of_one_file() && self.pace.refused() => {
-                        *self.traces.ended.lock() = Some(text.clone());
-                        self.report_lost(connection, text.clone());
-                        Ask::Failed(SourceError::Down(text))
+                        *self.traces.ended.lock() = Some(error.clone());
+                        self.report_lost(connection, text);
+                        Ask::Failed(error)
                     }
                     // An answer, if not the one that was asked for: it is about this request, and
                     // the next one may fare better.
@@ -635,6 +694,36 @@ impl Shared {
             }
             e => self.report_lost(connection, printable(&e.to_string(), 300)),
         }
+    }
+
+    /// What went wrong on the way, with its causes: "connection refused" is at the end of them.
+    fn describe_transport(&self, error: &(dyn std::error::Error + 'static)) -> SourceError {
+        let http = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
+        let (mut text, mut cause) = match http {
+            Some(StreamableHttpError::Client(e)) => (e.to_string(), std::error::Error::source(e)),
+            Some(StreamableHttpError::AuthRequired(e)) => {
+                let auth = self.auth();
+                let advice = auth.map(|auth| auth.advice(&e.www_authenticate_header));
+                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+            }
+            Some(StreamableHttpError::InsufficientScope(e)) => {
+                let scope = e.required_scope.as_deref().unwrap_or_default();
+                let auth = self.auth();
+                let advice = auth.map(|auth| auth.advice_on_scope(scope));
+                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+            }
+            Some(StreamableHttpError::HttpStatus(e)) if e.status == 403 => {
+                let advice = self.auth().map(|auth| auth.advice_on_scope(""));
+                return SourceError::NeedsCredentials(advice.unwrap_or_default());
+            }
+            Some(StreamableHttpError::HttpStatus(e)) => (format!("HTTP status {}", e.status), None),
+            _ => (error.to_string(), error.source()),
+        };
+        while let Some(e) = cause {
+            text = format!("{text}: {e}");
+            cause = e.source();
+        }
+        SourceError::Down(printable(&text, 300))
     }
 
     /// Tells the task that this connection is gone.
@@ -656,13 +745,13 @@ impl Shared {
         let connection = match waited {
             Ok(Ok(slot)) => match &*slot {
                 Slot::Up(connection) => Ok(connection.clone()),
-                _ => Err(SourceError::Down("gone".into())),
+                _ => Err(lost_connection()),
             },
             Ok(Err(_)) => Err(SourceError::Down("the mount is stopping".into())),
             Err(_) => match &*self.slot.borrow() {
                 Slot::Starting => Err(SourceError::TimedOut(patience)),
-                Slot::Down(reason) => Err(SourceError::Down(reason.clone())),
-                Slot::Up(_) => Err(SourceError::Down("the connection was lost".into())),
+                Slot::Down(error) => Err(error.clone()),
+                Slot::Up(_) => Err(lost_connection()),
             },
         }?;
         if connection.skills {
@@ -810,32 +899,33 @@ impl Source for Shared {
     }
 }
 
-/// Whether a reply says that we may not ask: without credentials, or in a session that is no more.
+/// Whether a reply says that we may not ask, with these credentials or in this session.
 fn is_refusal(e: &StreamableHttpError<reqwest::Error>) -> bool {
     match e {
-        StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_) => true,
+        StreamableHttpError::InsufficientScope(_) => true,
         StreamableHttpError::HttpStatus(e) => (400..500).contains(&e.status),
         _ => false,
     }
 }
 
-/// What went wrong on the way, with its causes: "connection refused" is at the end of them.
-fn describe_transport(error: &(dyn std::error::Error + 'static)) -> String {
-    let http = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-    let (mut text, mut cause) = match http {
-        Some(StreamableHttpError::Client(e)) => (e.to_string(), std::error::Error::source(e)),
-        Some(StreamableHttpError::AuthRequired(_)) => (
-            "HTTP 401: it asks for credentials, which cannot be given yet".to_owned(),
-            None,
-        ),
-        Some(StreamableHttpError::HttpStatus(e)) => (format!("HTTP status {}", e.status), None),
-        _ => (error.to_string(), error.source()),
-    };
-    while let Some(e) = cause {
-        text = format!("{text}: {e}");
-        cause = e.source();
+/// An error without the words that say its kind.
+fn in_short(error: &SourceError) -> String {
+    match error {
+        SourceError::Down(reason) | SourceError::NeedsCredentials(reason) => reason.clone(),
+        error => error.to_string(),
     }
-    printable(&text, 300)
+}
+
+/// What is shown to a server over HTTP.
+fn auth_of(label: &str, target: &Target, vault: Option<&Arc<dyn Vault>>) -> Option<Arc<Auth>> {
+    match target {
+        Target::Http(endpoint) => Some(Auth::new(label.to_owned(), endpoint, vault.cloned())),
+        Target::Command(_) => None,
+    }
+}
+
+fn lost_connection() -> SourceError {
+    SourceError::Down("the connection was lost".into())
 }
 
 /// Does what takes a while where nobody waits for it.

@@ -11,6 +11,8 @@
 //! - Lines on stdout that are no message are counted and skipped; a reply that cannot be parsed
 //!   becomes a failed answer, not a silence.
 
+use super::SourceError;
+use super::auth::{Auth, Secret, Token};
 use crate::domain::name::Label;
 use crate::domain::text::printable;
 use futures_util::StreamExt;
@@ -22,9 +24,10 @@ use rmcp::model::{
     RequestId, ServerJsonRpcMessage, ServerResult,
 };
 use rmcp::transport::Transport;
+use rmcp::transport::auth::WWWAuthenticateParams;
 use rmcp::transport::streamable_http_client::{
-    AuthRequiredError, HttpStatusError, StreamableHttpClient, StreamableHttpError,
-    StreamableHttpPostResponse, StreamableHttpResponseLimits,
+    AuthRequiredError, HttpStatusError, InsufficientScopeError, StreamableHttpClient,
+    StreamableHttpError, StreamableHttpPostResponse, StreamableHttpResponseLimits,
 };
 use rustix::process::{Pid, Signal, WaitIdOptions};
 use serde::Deserialize;
@@ -33,6 +36,7 @@ use serde_json::value::RawValue;
 use sse_stream::SseStream;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -108,12 +112,30 @@ pub struct Endpoint {
     pub url: String,
     /// What each request carries beside what the protocol asks for. Secrets, mostly.
     pub headers: HeaderMap,
+    /// The bearer token that the user gave.
+    pub token: Option<Token>,
+}
+
+impl Endpoint {
+    /// How many things are given that a server may be let in by: user info, a header, a token.
+    pub fn keys(&self) -> usize {
+        let url = reqwest::Url::parse(&self.url);
+        let user = url.is_ok_and(|u| !u.username().is_empty() || u.password().is_some());
+        let headers = self.headers.get_all(header::AUTHORIZATION).iter().count();
+        usize::from(user) + headers + usize::from(self.token.is_some())
+    }
 }
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may hold a password or a token, a header mostly does.
+        let host = reqwest::Url::parse(&self.url).ok();
+        let host = host.as_ref().and_then(|u| u.host_str());
+        let headers: Vec<&HeaderName> = self.headers.keys().collect();
         f.debug_struct("Endpoint")
-            .field("headers", &self.headers.keys().collect::<Vec<_>>())
+            .field("host", &host)
+            .field("headers", &headers)
+            .field("token", &self.token)
             .finish_non_exhaustive()
     }
 }
@@ -126,7 +148,7 @@ pub(super) struct Traces {
     pub(super) noise: AtomicU64,
     stderr: Mutex<VecDeque<u8>>,
     /// Why the connection ended, where the transport knows more than "closed".
-    pub(super) ended: Mutex<Option<String>>,
+    pub(super) ended: Mutex<Option<SourceError>>,
     /// When the first of our requests was sent that no line on stdout has followed.
     unheard: Mutex<Option<Instant>>,
 }
@@ -339,7 +361,7 @@ impl ChildTransport {
             self.stdout.consume(used);
             if self.line.len() > MAX_MESSAGE {
                 let why = format!("a message is longer than {} MiB", MAX_MESSAGE >> 20);
-                *self.traces.ended.lock() = Some(why);
+                *self.traces.ended.lock() = Some(SourceError::Down(why));
                 return None;
             }
             if end.is_some() {
@@ -666,9 +688,13 @@ async fn drain(mut stderr: impl AsyncRead + Unpin, traces: Arc<Traces>) {
     }
 }
 
-/// rmcp's HTTP backend, with the replies to our methods read by us.
-#[derive(Clone, Debug)]
-pub(super) struct RawHttp(reqwest::Client);
+/// rmcp's HTTP backend, with the replies to our methods read by us, and the token that is in
+/// force when a request is sent.
+#[derive(Clone)]
+pub(super) struct RawHttp {
+    client: reqwest::Client,
+    auth: Arc<Auth>,
+}
 
 /// Follows a redirect only within the origin: a server must not send us to another.
 fn same_origin(attempt: reqwest::redirect::Attempt) -> reqwest::redirect::Action {
@@ -681,22 +707,79 @@ fn same_origin(attempt: reqwest::redirect::Attempt) -> reqwest::redirect::Action
     }
 }
 
+/// What all our HTTP clients have in common.
+pub(super) fn client_builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .connect_timeout(Duration::from_secs(10))
+        .redirect(reqwest::redirect::Policy::custom(same_origin))
+        .user_agent(concat!("mount-skills/", env!("CARGO_PKG_VERSION")))
+}
+
+/// One of at most two attempts to send something.
+struct Attempt {
+    used: Option<Secret>,
+    again: Again,
+}
+
+/// Whether another attempt may follow.
+#[derive(PartialEq, Eq)]
+enum Again {
+    Yes,
+    No,
+}
+
+impl Attempt {
+    /// The token, as rmcp takes it.
+    fn token(&self) -> Option<String> {
+        self.used.as_ref().map(|t| t.reveal().to_owned())
+    }
+}
+
 type HttpResult<T> = Result<T, StreamableHttpError<reqwest::Error>>;
 
 impl RawHttp {
     /// A client with pooled connections and the proxy rules of the environment. No overall
     /// timeout: each request has its own deadline.
-    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, String> {
-        reqwest::Client::builder()
+    pub(super) fn new(endpoint: &Endpoint, auth: Arc<Auth>) -> Result<Self, String> {
+        let client = client_builder()
             .default_headers(endpoint.headers.clone())
-            .connect_timeout(Duration::from_secs(10))
             .read_timeout(Duration::from_secs(120))
             .pool_idle_timeout(Duration::from_secs(60))
-            .redirect(reqwest::redirect::Policy::custom(same_origin))
-            .user_agent(concat!("mount-skills/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map(Self)
-            .map_err(|e| e.to_string())
+            .map_err(|e| e.to_string())?;
+        Ok(Self { client, auth })
+    }
+
+    /// The first attempt to send something: with the token in force.
+    async fn attempt(&self) -> Attempt {
+        Attempt {
+            used: self.auth.token().await,
+            again: Again::Yes,
+        }
+    }
+
+    /// What an attempt came to, or another one: once, if the server refuses the token and there is
+    /// another by now.
+    async fn settle<T>(
+        &self,
+        attempt: Attempt,
+        reply: HttpResult<T>,
+    ) -> ControlFlow<HttpResult<T>, Attempt> {
+        let reply = reply.map_err(normal);
+        let used = attempt.used.as_ref();
+        match &reply {
+            Err(StreamableHttpError::AuthRequired(_)) if attempt.again == Again::Yes => {
+                if let Some(other) = self.auth.refused(used).await {
+                    return ControlFlow::Continue(Attempt {
+                        used: Some(other),
+                        again: Again::No,
+                    });
+                }
+            }
+            Ok(_) | Err(StreamableHttpError::SessionExpired) => self.auth.taken(used),
+            Err(_) => {}
+        }
+        ControlFlow::Break(reply)
     }
 
     async fn post_raw(
@@ -705,15 +788,19 @@ impl RawHttp {
         message: &ClientJsonRpcMessage,
         id: &RequestId,
         session: Option<Arc<str>>,
+        token: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<StreamableHttpPostResponse> {
         let had_session = session.is_some();
         let mut request = self
-            .0
+            .client
             .post(uri)
             .header(header::ACCEPT, "text/event-stream, application/json")
             .header(header::CONTENT_TYPE, "application/json")
             .body(serde_json::to_vec(message)?);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
         for (name, value) in headers {
             request = request.header(name, value);
         }
@@ -730,6 +817,14 @@ impl RawHttp {
             let challenge = challenge.and_then(|v| v.to_str().ok()).unwrap_or_default();
             let error = AuthRequiredError::new(challenge.to_owned());
             return Err(StreamableHttpError::AuthRequired(error));
+        }
+        if status == http::StatusCode::FORBIDDEN
+            && let Some(challenge) = response.headers().get(header::WWW_AUTHENTICATE)
+        {
+            let challenge = challenge.to_str().unwrap_or_default().to_owned();
+            let scope = WWWAuthenticateParams::parse(&challenge, response.url()).scope;
+            let error = InsufficientScopeError::new(challenge, scope);
+            return Err(StreamableHttpError::InsufficientScope(error));
         }
         let retry_after = response.headers().get(header::RETRY_AFTER);
         let retry_after = retry_after.and_then(|v| v.to_str().ok().map(str::to_owned));
@@ -785,11 +880,26 @@ impl RawHttp {
     }
 }
 
-/// An error for logs: its URL may hold a password or a token.
-fn without_url(e: StreamableHttpError<reqwest::Error>) -> StreamableHttpError<reqwest::Error> {
-    match e {
-        StreamableHttpError::Client(e) => StreamableHttpError::Client(e.without_url()),
-        e => e,
+/// An error as it is told from here on: without its URL, which may hold a password or a token, and
+/// with a 401 or 403 as such, whatever came with it.
+fn normal(e: StreamableHttpError<reqwest::Error>) -> StreamableHttpError<reqwest::Error> {
+    let status = match &e {
+        StreamableHttpError::Client(e) => e.status().map(|s| s.as_u16()),
+        // What rmcp makes of one without a challenge.
+        StreamableHttpError::UnexpectedServerResponse(text) => ["401", "403"]
+            .into_iter()
+            .find(|code| {
+                text.strip_prefix("HTTP ")
+                    .is_some_and(|t| t.starts_with(code))
+            })
+            .and_then(|code| code.parse().ok()),
+        _ => None,
+    };
+    match (status, e) {
+        (Some(401), _) => StreamableHttpError::AuthRequired(AuthRequiredError::new(String::new())),
+        (Some(403), _) => HttpStatusError::new(403, None).into(),
+        (_, StreamableHttpError::Client(e)) => StreamableHttpError::Client(e.without_url()),
+        (_, e) => e,
     }
 }
 
@@ -818,12 +928,13 @@ impl StreamableHttpClient for RawHttp {
             .await
     }
 
+    // The token that rmcp would send is none: ours is looked up for each request.
     async fn post_message_with_response_limits(
         &self,
         uri: Arc<str>,
         message: ClientJsonRpcMessage,
         session: Option<Arc<str>>,
-        auth: Option<String>,
+        _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
         limits: StreamableHttpResponseLimits,
     ) -> HttpResult<StreamableHttpPostResponse> {
@@ -831,26 +942,48 @@ impl StreamableHttpClient for RawHttp {
             ClientJsonRpcMessage::Request(r) if is_ours(&r.request) => Some(r.id.clone()),
             _ => None,
         };
-        let reply = match ours {
-            Some(id) => self.post_raw(&uri, &message, &id, session, headers).await,
-            None => {
-                self.0
-                    .post_message_with_response_limits(uri, message, session, auth, headers, limits)
-                    .await
+        let mut attempt = self.attempt().await;
+        loop {
+            let (token, session, headers) = (attempt.token(), session.clone(), headers.clone());
+            let reply = match &ours {
+                Some(id) => {
+                    self.post_raw(&uri, &message, id, session, token, headers)
+                        .await
+                }
+                None => {
+                    let (uri, message) = (Arc::clone(&uri), message.clone());
+                    self.client
+                        .post_message_with_response_limits(
+                            uri, message, session, token, headers, limits,
+                        )
+                        .await
+                }
+            };
+            match self.settle(attempt, reply).await {
+                ControlFlow::Break(reply) => return reply,
+                ControlFlow::Continue(next) => attempt = next,
             }
-        };
-        reply.map_err(without_url)
+        }
     }
 
     async fn delete_session(
         &self,
         uri: Arc<str>,
         session: Arc<str>,
-        auth: Option<String>,
+        _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<()> {
-        let reply = self.0.delete_session(uri, session, auth, headers).await;
-        reply.map_err(without_url)
+        let mut attempt = self.attempt().await;
+        loop {
+            let (uri, session, token) = (Arc::clone(&uri), Arc::clone(&session), attempt.token());
+            let reply = self
+                .client
+                .delete_session(uri, session, token, headers.clone());
+            match self.settle(attempt, reply.await).await {
+                ControlFlow::Break(reply) => return reply,
+                ControlFlow::Continue(next) => attempt = next,
+            }
+        }
     }
 
     async fn get_stream(
@@ -858,13 +991,22 @@ impl StreamableHttpClient for RawHttp {
         uri: Arc<str>,
         session: Option<Arc<str>>,
         last_event: Option<String>,
-        auth: Option<String>,
+        _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<
         futures_util::stream::BoxStream<'static, Result<sse_stream::Sse, sse_stream::Error>>,
     > {
-        let stream = self.0.get_stream(uri, session, last_event, auth, headers);
-        stream.await.map_err(without_url)
+        let mut attempt = self.attempt().await;
+        loop {
+            let (uri, session, token) = (Arc::clone(&uri), session.clone(), attempt.token());
+            let stream =
+                self.client
+                    .get_stream(uri, session, last_event.clone(), token, headers.clone());
+            match self.settle(attempt, stream.await).await {
+                ControlFlow::Break(stream) => return stream,
+                ControlFlow::Continue(next) => attempt = next,
+            }
+        }
     }
 }
 

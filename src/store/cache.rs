@@ -5,22 +5,31 @@
 //! served; it is removed and fetched again. Writing never delays or fails a read: a full disk or
 //! a loosened directory costs one warning and the cache, not the content (HR-83, HR-89).
 //!
-//! Several daemons may share one cache: names are digests, writes are renames.
+//! What the kernel has in memory can be loaded at once, by threads that must not wait for a disk;
+//! and of what is surely not kept, the disk is not asked. Several daemons may share one cache: names
+//! are digests, writes are renames, and each write changes the shelf's directory, so that the others
+//! know that there may be more than they know of.
 
-use super::private::{PrivateDir, Unsafe};
+use super::private::{Medium, PrivateDir, Unsafe};
 use crate::domain::digest::Digest;
 use crate::domain::manifest::MAX_BYTES;
 use crate::domain::name::Label;
 use crate::domain::verify::{Expected, Untrusted, Verified, verify};
 use parking_lot::Mutex;
 use rustix::fs::Mode;
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The size at which old blobs are removed, unless the user says otherwise: 1 GiB.
 pub const DEFAULT_CAP: u64 = 1 << 30;
+/// The time of a blob's last use is kept to within this.
+const USED_WITHIN: Duration = Duration::from_secs(60);
+/// Names that other daemons made are looked for at most this often.
+const LIST_GAP: Duration = Duration::from_secs(1);
 
 /// All blobs of this user.
 #[derive(Debug)]
@@ -71,14 +80,12 @@ impl Cache {
     /// The blobs of one server.
     pub fn shelf(self: &Arc<Self>, label: &Label, identity: &str) -> Result<Shelf, Unsafe> {
         let dir = self.root.child(&format!("{label}-{identity}"))?;
-        for (name, _) in dir.names().unwrap_or_default() {
-            if let Ok(sub) = dir.existing(&name) {
-                sub.sweep();
-            }
-        }
+        dir.sweep();
         Ok(Shelf {
             cache: Arc::clone(self),
+            medium: dir.medium(),
             dir,
+            names: Mutex::default(),
             warned: AtomicBool::new(false),
         })
     }
@@ -192,7 +199,22 @@ struct Blob {
 pub struct Shelf {
     cache: Arc<Cache>,
     dir: PrivateDir,
+    medium: Medium,
+    names: Mutex<Names>,
     warned: AtomicBool,
+}
+
+/// The blobs that a shelf is known to hold.
+#[derive(Debug, Default)]
+struct Names {
+    kept: HashSet<Digest>,
+    /// What the shelf's directory said of its last change when these were all; none if they were
+    /// never listed.
+    all_at: Option<(i64, u64)>,
+    /// Whether a blob of ours is being added, which changes the directory.
+    adding: bool,
+    /// When they were listed last.
+    listed: Option<Instant>,
 }
 
 impl Shelf {
@@ -205,6 +227,58 @@ impl Shelf {
         sub.is_ok_and(|sub| !sub.open_file(&name).is_err_and(absent))
     }
 
+    /// Whether the blob that this entry describes is surely not kept. Never waits.
+    pub fn lacks(&self, expected: &Expected) -> bool {
+        let changed = self.dir.changed().ok();
+        let names = self.names.lock();
+        let all = names.all_at.is_some() && (names.all_at == changed || names.adding);
+        all && !names.kept.contains(&expected.digest)
+    }
+
+    /// Lists what is kept, so that of all else the disk need not be asked. Blocks on the disk.
+    fn list(&self) {
+        let changed = self.dir.changed().ok();
+        {
+            let mut names = self.names.lock();
+            let lately = |at: &Instant| at.elapsed() < LIST_GAP;
+            if names.all_at == changed || names.listed.as_ref().is_some_and(lately) {
+                return;
+            }
+            names.listed = Some(Instant::now());
+        }
+        let mut kept = HashSet::new();
+        let found = self.dir.names().unwrap_or_default();
+        // Beside the directories there are files that are being written.
+        let dirs = found.iter().filter(|(_, kind)| !kind.is_file());
+        for (aa, _) in dirs {
+            let sub = self.dir.existing(aa).ok();
+            // One that cannot be read holds something unknown.
+            let Some(names) = sub.and_then(|sub| sub.names().ok()) else {
+                return;
+            };
+            kept.extend(names.iter().filter_map(|(n, _)| Digest::parse_hex(n)));
+        }
+        let mut names = self.names.lock();
+        names.kept = kept;
+        names.all_at = changed;
+    }
+
+    /// The blob that this entry describes, hashed now, if that takes no waiting for the disk; else
+    /// [`Shelf::load`] is to be asked.
+    pub fn load_at_once(&self, expected: &Expected) -> Option<Verified> {
+        self.dir.check().ok()?;
+        let (aa, name) = place(expected.digest);
+        let size = usize::try_from(expected.size).ok()?;
+        let path = format!("{aa}/{name}");
+        let (bytes, used) = self.dir.read_at_once(&path, size, self.medium)?;
+        if is_long_ago(used) {
+            return None;
+        }
+        let verified = verify(Untrusted::new(bytes), expected).ok()?;
+        self.cache.hits.fetch_add(1, Ordering::Relaxed);
+        Some(verified)
+    }
+
     /// The blob that this entry describes, hashed now; none if it is not there or not right.
     /// Blocks on the disk.
     pub fn load(&self, expected: &Expected) -> Option<Verified> {
@@ -213,6 +287,7 @@ impl Shelf {
             self.warn(&e);
             return None;
         }
+        self.list();
         let sub = self.dir.existing(&aa).ok()?;
         let bytes = match sub.read(&name, MAX_BYTES) {
             Ok(bytes) => bytes,
@@ -228,9 +303,11 @@ impl Shelf {
         match verify(Untrusted::new(bytes), expected) {
             Ok(verified) => {
                 self.cache.hits.fetch_add(1, Ordering::Relaxed);
-                if let Ok((file, _)) = sub.open_file(&name) {
+                if let Ok((file, stat)) = sub.open_file(&name)
+                    && is_long_ago(stat.st_mtime)
+                {
                     // The time of last use, for the size cap; a failure only costs the order.
-                    let _ = file.set_modified(std::time::SystemTime::now());
+                    let _ = file.set_modified(SystemTime::now());
                 }
                 Some(verified)
             }
@@ -264,9 +341,26 @@ impl Shelf {
         let save = || -> Result<(), Box<dyn std::error::Error>> {
             self.dir.check()?;
             let sub = self.dir.child(&aa)?;
-            Ok(sub.write_blob(&name, Mode::RUSR, bytes.bytes())?)
+            Ok(self
+                .dir
+                .write_blob(&sub, &name, Mode::RUSR, bytes.bytes())?)
         };
-        match save() {
+        let before = self.dir.changed().ok();
+        self.names.lock().adding = true;
+        let saved = save();
+        let after = self.dir.changed().ok();
+        {
+            let mut names = self.names.lock();
+            names.adding = false;
+            if saved.is_ok() {
+                names.kept.insert(digest);
+            }
+            // Otherwise somebody else adds blobs as well.
+            if names.all_at == before {
+                names.all_at = after;
+            }
+        }
+        match saved {
             Ok(()) => {
                 self.warned.store(false, Ordering::Relaxed);
                 let size = bytes.bytes().len() as u64;
@@ -291,6 +385,12 @@ impl Shelf {
 /// Removes all blobs of a label, for every identity it ever had (HR-86).
 pub fn forget(dir: &Path, label: &Label) -> io::Result<u64> {
     super::private::remove_label(&dir.join("mount-skills").join("v1"), label)
+}
+
+/// Whether a blob was last used so long ago that its time is to be set again.
+fn is_long_ago(used: i64) -> bool {
+    let used = UNIX_EPOCH + Duration::from_secs(used.unsigned_abs());
+    used.elapsed().map_or(true, |age| age >= USED_WITHIN)
 }
 
 fn place(digest: Digest) -> (String, String) {
@@ -333,5 +433,78 @@ mod tests {
             shelf.save(right.digest, &bytes);
         }
         assert_eq!(cache.figures().rejected, 3);
+    }
+
+    fn kept(shelf: &Shelf, text: &str) -> Expected {
+        let expected = Expected {
+            uri: "skill://s/x".into(),
+            digest: Digest::of(text.as_bytes()),
+            size: text.len() as u64,
+            frontmatter: None,
+        };
+        let bytes = verify(Untrusted::new(text.into()), &expected).unwrap();
+        shelf.save(expected.digest, &bytes);
+        expected
+    }
+
+    #[test]
+    fn hr_82_what_is_loaded_at_once_is_checked_like_all_else() {
+        // Files in memory can always be had at once.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = Cache::open(&dir.path().join("cache"), DEFAULT_CAP).unwrap();
+        let shelf = cache.shelf(&"lab".parse().unwrap(), "id").unwrap();
+        let right = kept(&shelf, "some bytes");
+        let at_once = shelf.load_at_once(&right).map(|v| v.bytes().clone());
+        assert_eq!(at_once.as_deref(), Some(&b"some bytes"[..]));
+        let lie = Expected {
+            size: 9,
+            ..right.clone()
+        };
+        assert!(shelf.load_at_once(&lie).is_none());
+        let (aa, name) = place(right.digest);
+        let file = shelf.dir.path().join(&aa).join(&name);
+        std::fs::remove_file(&file).unwrap();
+        assert!(shelf.load_at_once(&right).is_none(), "it is gone");
+        std::fs::write(&file, b"some byteS").unwrap();
+        assert!(shelf.load_at_once(&right).is_none(), "it is another");
+        std::fs::write(dir.path().join("aside"), b"some bytes").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("aside"), &file).unwrap();
+        assert!(shelf.load_at_once(&right).is_none(), "it is elsewhere");
+        std::fs::remove_dir_all(shelf.dir.path().join(&aa)).unwrap();
+        std::fs::create_dir(dir.path().join("dir")).unwrap();
+        std::fs::write(dir.path().join("dir").join(&name), b"some bytes").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("dir"), shelf.dir.path().join(&aa)).unwrap();
+        assert!(
+            shelf.load_at_once(&right).is_none(),
+            "its folder is elsewhere"
+        );
+    }
+
+    #[test]
+    fn what_is_not_kept_is_known_until_another_daemon_keeps_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = || {
+            let cache = Cache::open(&dir.path().join("cache"), DEFAULT_CAP).unwrap();
+            cache.shelf(&"lab".parse().unwrap(), "id").unwrap()
+        };
+        let (ours, theirs) = (shelf(), shelf());
+        let missing = Expected {
+            digest: Digest::of(b"missing"),
+            ..kept(&theirs, "first")
+        };
+        assert!(!ours.lacks(&missing), "nothing is known yet");
+        assert!(ours.load(&missing).is_none());
+        assert!(ours.lacks(&missing));
+        let second = kept(&ours, "second");
+        assert!(ours.lacks(&missing) && !ours.lacks(&second));
+        // A clock of the file system may stand still for some milliseconds.
+        let before = ours.dir.changed().unwrap();
+        let mut n = 0;
+        while ours.dir.changed().unwrap() == before {
+            n += 1;
+            kept(&theirs, &format!("third {n}"));
+        }
+        assert!(!ours.lacks(&missing), "it may be there by now");
     }
 }

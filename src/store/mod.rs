@@ -1,4 +1,4 @@
-//! What is kept on disk: checked blobs and the state of each server. The only folder that
+//! What is kept on disk: checked blobs, the state of each server and its login. The only folder that
 //! writes files.
 //!
 //! Layout, all below two XDG directories:
@@ -6,6 +6,7 @@
 //! ```text
 //! $XDG_CACHE_HOME/mount-skills/v1/<label>-<identity>/<aa>/<digest>   blobs, 0400 in 0700
 //! $XDG_STATE_HOME/mount-skills/v1/<label>-<identity>/listing.json    state, 0600 in 0700
+//! $XDG_STATE_HOME/mount-skills/v1/<label>-<identity>/login.json      the login, likewise
 //! ```
 //!
 //! **Invariants:** nothing on disk is named by a server's text; directories are ours alone
@@ -16,6 +17,7 @@
 
 pub mod cache;
 mod crash;
+pub mod login;
 mod private;
 pub mod state;
 

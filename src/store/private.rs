@@ -2,10 +2,10 @@
 
 use super::crash;
 use crate::domain::name::Label;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IoSliceMut, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,18 @@ pub enum Unsafe {
         source: io::Error,
     },
 }
+
+/// What a file system keeps its files in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// Something that may let a read wait.
+    Disk,
+    /// Memory, and nothing else: a read there is never refused for lack of waiting.
+    Memory,
+}
+
+/// See statfs(2).
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 /// A directory of mode 0700 that belongs to us, held open.
 #[derive(Debug)]
@@ -178,11 +190,49 @@ impl PrivateDir {
         Ok(bytes)
     }
 
-    /// Writes a file whose name is the digest of its content: beside its place, and renamed there.
-    /// After a power cut it may be damaged, which whoever loads it finds out; waiting for the disk
-    /// for each of ten thousand files would buy nothing.
-    pub fn write_blob(&self, name: &str, mode: Mode, bytes: &[u8]) -> io::Result<()> {
-        self.place(name, mode, |file| crash::write_all(file, name, bytes))
+    /// Reads a whole file of exactly this size, if that takes no waiting: its directories, itself
+    /// and its content are in the kernel's memory. `path` may lead through directories below. With
+    /// the content comes the time of its modification, in seconds.
+    pub fn read_at_once(&self, path: &str, size: usize, medium: Medium) -> Option<(Vec<u8>, i64)> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let fd = rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve).ok()?;
+        let ours = |stat: &rustix::fs::Stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && stat.st_uid == rustix::process::geteuid().as_raw()
+                && usize::try_from(stat.st_size) == Ok(size)
+        };
+        let stat = rustix::fs::fstat(&fd).ok().filter(ours)?;
+        let mut bytes = vec![0; size];
+        let buffer = &mut [IoSliceMut::new(&mut bytes)];
+        let read = match medium {
+            Medium::Disk => rustix::io::preadv2(&fd, buffer, 0, ReadWriteFlags::NOWAIT),
+            Medium::Memory => rustix::io::preadv(&fd, buffer, 0),
+        };
+        (read == Ok(size)).then_some((bytes, stat.st_mtime))
+    }
+
+    /// Where its files are.
+    pub fn medium(&self) -> Medium {
+        match rustix::fs::fstatfs(&self.fd) {
+            Ok(stat) if stat.f_type == TMPFS => Medium::Memory,
+            _ => Medium::Disk,
+        }
+    }
+
+    /// When a name in it was made, renamed or removed last; never waits.
+    pub fn changed(&self) -> io::Result<(i64, u64)> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        Ok((stat.st_mtime, stat.st_mtime_nsec))
+    }
+
+    /// Writes a file whose name is the digest of its content: in this directory, and renamed into
+    /// `place`. After a power cut it may be damaged, which whoever loads it finds out; waiting for
+    /// the disk for each of ten thousand files would buy nothing.
+    pub fn write_blob(&self, place: &Self, name: &str, mode: Mode, bytes: &[u8]) -> io::Result<()> {
+        self.place(place, name, mode, |file| {
+            crash::write_all(file, name, bytes)
+        })
     }
 
     /// Writes a file beside its place and renames it there, so that it is whole or not at all, also
@@ -193,7 +243,7 @@ impl PrivateDir {
         mode: Mode,
         content: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.place(name, mode, |file| {
+        self.place(self, name, mode, |file| {
             content(file)?;
             crash::step("written", name);
             // Before the rename: the name must not stand for a half-written file.
@@ -203,6 +253,7 @@ impl PrivateDir {
 
     fn place(
         &self,
+        place: &Self,
         name: &str,
         mode: Mode,
         content: impl FnOnce(&mut File) -> io::Result<()>,
@@ -216,7 +267,7 @@ impl PrivateDir {
             crash::step("made", name);
             content(&mut file)?;
             crash::step("complete", name);
-            rustix::fs::renameat(&self.fd, &*temp, &self.fd, name)?;
+            rustix::fs::renameat(&self.fd, &*temp, &place.fd, name)?;
             crash::step("renamed", name);
             Ok(())
         };

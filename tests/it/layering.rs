@@ -182,9 +182,17 @@ fn violations(arrows: &Arrows, path: &str, text: &str) -> Vec<String> {
         if !wiring && name != layer && !drawn {
             bad.push(format!("{layer} → {name}"));
         }
-        let inner = ["listing", "pace", "session", "transport", "wire"]
-            .iter()
-            .any(|m| rest.starts_with(m));
+        let inner = [
+            "auth",
+            "listing",
+            "pace",
+            "session",
+            "sign_in",
+            "transport",
+            "wire",
+        ]
+        .iter()
+        .any(|m| rest.starts_with(m));
         if !wiring && layer != "source" && name == "source" && inner {
             bad.push(format!("{layer} → the inside of source: {rest}"));
         }

@@ -21,6 +21,7 @@ mod commands;
 mod config;
 mod conformance;
 mod crash;
+mod credentials;
 mod faults;
 mod faults_life;
 mod faults_protocol;

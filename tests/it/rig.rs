@@ -155,6 +155,14 @@ impl Proc {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// What it has written to stderr by now.
+    pub(crate) fn err_so_far(&self) -> String {
+        use std::os::unix::fs::FileExt as _;
+        let mut text = vec![0; self.err.metadata().unwrap().len() as usize];
+        self.err.read_exact_at(&mut text, 0).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill(self.pid(), signal);
     }

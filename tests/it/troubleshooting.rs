@@ -201,6 +201,23 @@ fn a_server_of_the_configuration_file_is_not_there() {
 }
 
 #[test]
+fn a_reload_changes_nothing() {
+    let mut case = Case::new("A reload changes nothing");
+    case.rig.scene("docs", pdf("form\n"));
+    let file = case.rig.dir().join("servers.toml");
+    let entry = format!("[servers.docs]\ntarget = {:?}\n", case.rig.scripted("docs"));
+    fs::write(&file, &entry).unwrap();
+    case.rig
+        .mount(&[], &["--config", &file.display().to_string()]);
+    case.rig.ready("docs");
+    fs::write(&file, "[servers.docs").unwrap();
+    case.block();
+    assert_eq!(case.rig.cat(FORM), ok("form\n"));
+    case.block();
+    case.done();
+}
+
+#[test]
 fn the_label_is_given_twice() {
     let mut case = Case::new("The label is given twice");
     mcp_json(&case);
@@ -216,7 +233,7 @@ fn http_401() {
     let url = case.rig.scripted_http("docs");
     case.rig.mount(&[("docs", &url)], &[]);
     until("its end", 10.0, || {
-        case.rig.server("docs")["state"] == "down"
+        case.rig.server("docs")["state"] == "needs-credentials"
     });
     case.block();
     case.done();

@@ -19,6 +19,7 @@ is read again whenever the file changes; replace it by rename. All of it is opti
   ttlMs, cacheScope     0, "private"; null: left out
   directoryRead true: resources/directory/read works and is declared
   capabilities  instead of what would be declared
+  token         over HTTP, whatever comes without this bearer token gets 401 (logged as "refused")
   session       true: over HTTP, initialize gives out a session id; whatever comes without it gets 404
   lost          instead of that 404: another status, or DATA: an event stream
   sse           true: HTTP replies are event streams
@@ -71,7 +72,7 @@ START: first delay (seconds) and stderr (DATA, written at once), then exit (code
 
 Log: SCENE.json.log, one JSON object a line with event, pid, process (its number), time, and
   start · request: id, method, params, headers (HTTP) · note: a message that wants no reply · bad: a
-  line that is no JSON · child: child (its pid) · term · eof
+  line that is no JSON · refused: headers · child: child (its pid) · term · eof
 Counts that outlive a process are in SCENE.json.counts.
 """
 
@@ -285,6 +286,11 @@ def serve_http(server, port_file):
         def do_POST(self):
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             headers = {name.lower(): value for name, value in self.headers.items()}
+            with server.lock:
+                token = server.refresh().spec.get("token")
+            if token and headers.get("authorization") != f"Bearer {token}":
+                server.log("refused", headers=headers)
+                return self.head(401, {"WWW-Authenticate": "Bearer", "Content-Length": "0"})
             if "method" not in message or "id" not in message:
                 server.log("note", **message, headers=headers)
                 return self.nothing(202)
