@@ -13,7 +13,6 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    subcommand_precedence_over_arg = true,
     after_help = "Examples:\n  \
         mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
         mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
@@ -429,6 +428,9 @@ mod tests {
     fn mounting_and_commands_do_not_mix() {
         let parse = |args: &[&str]| Cli::try_parse_from(args);
         assert!(parse(&["m", "--server", "a=x", "/m"]).is_ok());
+        // A command's name is none where an option has its value.
+        let reload = parse(&["m", "--server", "a=x", "--hold", "reload", "/m"]).unwrap();
+        assert!(reload.command.is_none());
         assert!(parse(&["m", "status", "--json", "--mount", "/m"]).is_ok());
         assert!(parse(&["m", "--server", "a=x", "--timeout", "0"]).is_err());
         assert!(parse(&["m", "run", "--server", "a=x", "--", "sh", "-c", "x"]).is_ok());

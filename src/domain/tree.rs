@@ -1550,7 +1550,9 @@ fn must_drop(before: &[Claim], now: &[Claim]) -> bool {
 }
 
 fn dir_changes(old: At, new: At, out: &mut Vec<Change>) {
-    if old.is(new) || old.dir().is_none() || new.dir().is_none() {
+    // Two branches may share a top and differ in the parts below it.
+    let same = old.is(new) && !new.part.dir.is_empty();
+    if same || old.dir().is_none() || new.dir().is_none() {
         return;
     }
     let mut touched = old.attr() != new.attr();
@@ -2445,36 +2447,41 @@ mod tests {
 
         #[test]
         fn a_tree_after_some_skills_changed_is_the_one_made_of_all(
-            before in skills(), after in skills(), held in any::<u8>(), later in skills(),
+            before in skills(), after in skills(), later in skills(),
+            held in any::<u8>(), times in proptest::array::uniform3(1..3u64),
         ) {
             let unique = |entries: Vec<Arc<Entry>>| -> BTreeMap<Arc<str>, Arc<Entry>> {
                 entries.into_iter().map(|e| (Arc::clone(&e.uri), e)).collect()
             };
-            let show = |(n, entry): (usize, &Arc<Entry>)| {
+            let show = |entry: &Arc<Entry>, held: u8| {
                 let mut skill = Skill::new(Known::Entry(Arc::clone(entry)), Origin::Listed);
-                if held & (1 << (n % 8)) != 0 {
+                if held & (1 << (entry.uri.len() % 8)) != 0 {
                     skill.load(entry, Policy::default().hold);
                 }
                 Arc::new(skill.shown(Policy::default()).unwrap())
             };
-            let full = |entries: &BTreeMap<Arc<str>, Arc<Entry>>, previous: Option<&Branch>, now| {
-                let shown = entries.values().map(|e| show((now as usize, e))).collect();
+            let full = |entries: &BTreeMap<Arc<str>, Arc<Entry>>, previous: Option<&Branch>, held, now| {
+                let shown = entries.values().map(|e| show(e, held)).collect();
                 let (beyond, seen) = (Beyond::default(), Seen::new());
                 Branch::of_skills(1, shown, Vec::new(), &beyond, previous, &seen, now)
             };
             let mut all = unique(before);
-            let mut last = full(&all, None, 1);
-            for (n, step) in [after, later].into_iter().enumerate() {
-                let now = 2 + n as u64;
+            let mut last = full(&all, None, held, 1);
+            // The last step changes no entry, and all windows.
+            let steps = [(after, held), (later, held), (Vec::new(), !held)];
+            for ((step, bits), now) in steps.into_iter().zip(times) {
                 let step = unique(step);
-                let changed: Vec<&Arc<Entry>> = step.values().filter(|e| all.contains_key(&e.uri)).collect();
+                let known = step.values().filter(|e| all.contains_key(&e.uri));
+                let mut changed: Vec<Arc<Entry>> = known.cloned().collect();
                 for e in &changed {
                     all.insert(Arc::clone(&e.uri), Arc::clone(e));
                 }
-                // All are shown anew where the window of one depends on the step.
-                let shown = all.values().map(|e| show((now as usize, e))).collect();
+                if bits != held {
+                    changed = all.values().cloned().collect();
+                }
+                let shown = changed.iter().map(|e| show(e, bits)).collect();
                 let next = last.with_skills(shown, now).unwrap();
-                let wanted = full(&all, Some(&last), now);
+                let wanted = full(&all, Some(&last), bits, now);
                 prop_assert_eq!(described(&next), described(&wanted));
                 let (old, next, wanted) = (tree(last), tree(next), tree(wanted));
                 let sorted = |mut told: Vec<Change>| {
@@ -2488,7 +2495,7 @@ mod tests {
                 }).unwrap();
             }
             let stranger = unique(vec![entry("skill://stranger", &[])]);
-            let stranger = stranger.values().map(|e| show((0, e))).collect();
+            let stranger = stranger.values().map(|e| show(e, 0)).collect();
             prop_assert!(last.with_skills(stranger, 9).is_none());
         }
     }

@@ -343,16 +343,23 @@ impl Auth {
         }
     }
 
-    /// Ends when there is something else to show than what was last read.
+    /// Ends when there is something else to show than what was last read; never where nothing is
+    /// read.
     pub(super) async fn changed(self: &Arc<Self>) {
-        let before = self.held.lock().seen;
+        match &self.origin {
+            Origin::Given(Token::File(_)) | Origin::Login(_) => {}
+            Origin::Given(Token::Variable { .. }) | Origin::Elsewhere | Origin::Nowhere => {
+                return std::future::pending().await;
+            }
+        }
+        let before = self.held.lock().seen.flatten();
         loop {
+            tokio::time::sleep(LOOK_GAP).await;
             let auth = Arc::clone(self);
             let stamp = tokio::task::spawn_blocking(move || auth.stamp()).await;
-            if before.is_none() || stamp.is_ok_and(|stamp| Some(stamp) != before) {
+            if stamp.is_ok_and(|stamp| stamp != before) {
                 return;
             }
-            tokio::time::sleep(LOOK_GAP).await;
         }
     }
 

@@ -154,6 +154,48 @@ fn c31_headers_and_a_token_of_the_environment_are_sent_where_they_belong_and_sho
 }
 
 #[test]
+fn c31_credentials_that_cannot_change_are_not_shown_on_and_on() {
+    let mut rig = Rig::new();
+    let labels = ["variable", "header", "user", "none"];
+    let mut urls = Vec::new();
+    for label in labels {
+        rig.scene(label, files("SECRET-right"));
+        urls.push(rig.scripted_http(label));
+    }
+    urls[2] = urls[2].replace("http://", "http://user:SECRET-wrong@");
+    let servers: Vec<_> = labels
+        .into_iter()
+        .zip(urls.iter().map(String::as_str))
+        .collect();
+    let header = "header=Authorization: Bearer SECRET-wrong";
+    let flags = ["--bearer-env", "variable=TOKEN", "--header", header];
+    let mut command = rig.daemon_command(&servers, &flags);
+    command.env("TOKEN", "SECRET-wrong");
+    rig.mount_with(command);
+    pass(8);
+    for (label, word) in labels
+        .into_iter()
+        .zip(["TOKEN", "given", "given", "login none"])
+    {
+        let reason = locked(&rig, label);
+        assert!(reason.contains(word), "{reason}");
+        let refused = rig.log(label, "refused").len();
+        assert!((1..=8).contains(&refused), "{label}: {refused} in 8 s");
+    }
+    // It may have been wrong of the server.
+    for label in labels {
+        rig.scene(
+            label,
+            files(if label == "none" { "" } else { "SECRET-wrong" }),
+        );
+    }
+    rig.ready("variable");
+    rig.ready("header");
+    rig.ready("none");
+    assert!(!rig.words().contains("SECRET"));
+}
+
+#[test]
 fn c31_credentials_for_no_server_or_for_a_process_are_exit_code_2_and_name_no_secret() {
     let rig = Rig::new();
     let url = "http://127.0.0.1:9/mcp";

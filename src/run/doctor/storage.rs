@@ -11,7 +11,7 @@ use crate::fuse::machine::remote;
 use crate::run::{Dirs, Failure, mount};
 use crate::store::{PrivateDir, Unsafe};
 use rustix::fs::Access;
-use rustix::io::Errno;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Less room than this is little, in bytes: for the cache, and for the state.
@@ -53,7 +53,7 @@ impl Seen {
                 .map(|s| (s.f_bavail.saturating_mul(s.f_frsize), little)),
             entry: match rustix::fs::access(&standing, Access::WRITE_OK | Access::EXEC_OK) {
                 Ok(()) => Entry::Open,
-                Err(Errno::ROFS) => Entry::Frozen,
+                Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => Entry::Frozen,
                 Err(_) => Entry::Closed,
             },
             remote: remote(&standing),
