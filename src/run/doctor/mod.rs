@@ -18,7 +18,7 @@ mod servers;
 mod storage;
 
 use super::{Dirs, Failure, pretty, say};
-use crate::cli::ServerArgs;
+use crate::cli::{ServerArgs, print};
 use crate::config::{self, BadConfig, Config, Why};
 use crate::domain::finding::{Finding, Fix, Severity};
 use crate::domain::text::printable;
@@ -117,8 +117,8 @@ fn as_text(findings: &[Finding]) -> String {
     let width = width.filter(|w| *w <= WIDTH).max().unwrap_or(0);
     let mut out = String::new();
     for finding in findings {
-        let (severity, subject) = (finding.severity.as_str(), &finding.subject);
-        let _ = writeln!(out, "{severity:7}  {subject:width$}  {}", finding.text);
+        let (severity, subject) = (print::severity(finding.severity, 7), &finding.subject);
+        let _ = writeln!(out, "{severity}  {subject:width$}  {}", finding.text);
         if let Some(fix) = &finding.fix {
             let _ = writeln!(out, "{:11}{fix}", "");
         }
