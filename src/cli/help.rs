@@ -223,9 +223,10 @@ fn long_groups(cli: &clap::Command, heading: impl Fn(&str) -> String) -> String 
     GROUPS.map(group).join("\n\n")
 }
 
-/// The command that a word was probably meant to be.
+/// The command that a word was probably meant to be, if it is none.
 pub fn meant(word: &str) -> Option<&'static str> {
-    nearest(word, EXAMPLES.iter().map(|(name, _)| *name))
+    let like = nearest(word, EXAMPLES.iter().map(|(name, _)| *name));
+    like.filter(|like| !word.contains('/') && *like != word)
 }
 
 /// Parses a whole command line; on an error, or when help is asked for, prints and ends the program.
@@ -233,17 +234,21 @@ pub fn parse(words: &[OsString]) -> Cli {
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(words);
     let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
-    parsed.unwrap_or_else(|mut e| {
-        // A misspelt command is taken for a mount point, and what follows it is too much.
+    parsed.unwrap_or_else(|e| {
+        // A misspelt command is taken for a mount point, and then what follows it is too much.
+        let kinds = [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand];
         let first = words.get(1).and_then(|w| w.to_str());
-        let like = first.filter(|w| !w.starts_with('-')).and_then(meant);
-        if let (ErrorKind::UnknownArgument, Some(like)) =
-            (e.kind(), like.filter(|l| first != Some(l)))
-        {
-            let like = ContextValue::Strings(vec![like.into()]);
-            e.insert(ContextKind::SuggestedSubcommand, like);
+        match first.and_then(|first| Some((first, meant(first)?))) {
+            Some((first, like)) if kinds.contains(&e.kind()) => {
+                let mut e = clap::Error::new(ErrorKind::InvalidSubcommand).with_cmd(&command);
+                let [first, like] = [first, like].map(str::to_owned);
+                e.insert(ContextKind::InvalidSubcommand, ContextValue::String(first));
+                let like = ContextValue::Strings(vec![like]);
+                e.insert(ContextKind::SuggestedSubcommand, like);
+                e.exit()
+            }
+            _ => e.exit(),
         }
-        e.exit()
     })
 }
 

@@ -133,7 +133,9 @@ pub struct ServerArgs {
         hide_short_help = true
     )]
     pub skills: Vec<String>,
-    /// What it takes to read a skill [default: server]
+    /// What it takes to read a skill
+    ///
+    /// [default: server]
     #[arg(long, value_enum, value_name = "WHAT", help_heading = APPROVALS)]
     pub approval: Option<ApprovalArg>,
     /// Let the dynamic skills of this server be read
@@ -146,7 +148,9 @@ pub struct ServerArgs {
         hide_short_help = true
     )]
     pub allow_dynamic: Vec<String>,
-    /// Until when a skill that was read stays as it was [default: release]
+    /// What ends a window
+    ///
+    /// One opens when a skill is read: it does not change until then [default: release].
     #[arg(long, value_enum, value_name = "UNTIL", help_heading = APPROVALS)]
     pub hold: Option<HoldArg>,
     /// Read exactly the sets of this file, and nothing else
@@ -162,7 +166,7 @@ pub struct ServerArgs {
     /// Let other users of the machine read too
     ///
     /// As a user other than root, this needs a line user_allow_other in /etc/fuse.conf.
-    #[arg(long, help_heading = RUNNING)]
+    #[arg(long, help_heading = RUNNING, hide_short_help = true)]
     pub allow_other: bool,
     /// Forget the windows that a killed daemon left open
     #[arg(long, help_heading = APPROVALS, hide_short_help = true)]

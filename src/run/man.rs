@@ -77,7 +77,12 @@ fn page(command: &clap::Command, name: Option<&str>) -> Result<String, Failure> 
         man.render_subcommands_section(&mut out)?;
     }
     rest(command, name).to_writer(&mut out)?;
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    // Old tools take a page for Latin-1.
+    let plain = |c: char| match c.is_ascii() {
+        true => c.to_string(),
+        false => format!("\\[u{:04X}]", u32::from(c)),
+    };
+    Ok(String::from_utf8_lossy(&out).chars().map(plain).collect())
 }
 
 /// Examples, what goes for all commands, and where more is.

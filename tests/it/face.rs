@@ -43,6 +43,7 @@ fn shell(rig: &Rig, name: &str, line: &str) -> Out {
     run(command
         .args(["-c", line])
         .env("PATH", path)
+        .env("TERM", "xterm")
         .env("M", rig.mount_point()))
 }
 
@@ -313,7 +314,7 @@ fn the_version_names_the_commit_of_a_release_and_needs_no_git() {
     assert_eq!(
         version(
             "release",
-            "mkdir repo/sub && cd repo/sub && ln -s ../../build-script .. && true"
+            "mkdir repo/sub && cd repo/sub && ln -s ../build-script .. && true"
         ),
         "9.9.9"
     );
