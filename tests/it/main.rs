@@ -23,6 +23,7 @@ mod conformance;
 mod crash;
 mod credentials;
 mod doctor;
+mod face;
 mod faults;
 mod faults_life;
 mod faults_protocol;
