@@ -186,6 +186,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
                 Format::Json => pretty(&print::list_json(&status))?,
                 Format::Markdown => print::list_prompt(&status, false, max_chars),
                 Format::Xml => print::list_prompt(&status, true, max_chars),
+                Format::Hint => print::list_hint(&status, max_chars),
             })
         }
         Command::Status { what } => status(&ask, what.as_deref(), json),
