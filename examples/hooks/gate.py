@@ -13,6 +13,7 @@ It reads a command line and runs nothing of it. Who wants around it gets around 
 it keeps an agent to what was agreed, and is no sandbox.
 """
 
+import glob
 import json
 import os
 import re
@@ -64,12 +65,23 @@ def only_reads(words):
         words = words[1:]
     if not words or words[0] == "for":
         return True
-    name = os.path.basename(words[0])
+    place, name = os.path.split(words[0])
+    if place not in ("", "/bin", "/usr/bin"):
+        return False
     if name == "sed":
         return len(words) > 2 and words[1] == "-n" and bool(re.fullmatch(r"\d+(,(\d+|\$))?p", words[2]))
     if name == "mount-skills":
         return len(words) > 1 and words[1] in LOOKING
     return name in READERS and not any(RUNS.fullmatch(word) for word in words)
+
+
+def alternatives(word):
+    """What a shell makes of braces."""
+    found = re.search(r"\{([^{}]*,[^{}]*)\}", word)
+    if not found:
+        return [word]
+    parts = found[1].split(",")
+    return [w for part in parts for w in alternatives(word[: found.start()] + part + word[found.end() :])]
 
 
 def named(line, parsed, cwd, roots):
@@ -85,7 +97,9 @@ def named(line, parsed, cwd, roots):
                      for words in parsed if words[0] in ("cd", "pushd") and len(words) > 1]
     found = {place(".", base) for base in bases}
     # Words, and what is within words: --file=PATH, sh -c '…', open("…").
-    words = [word for words in parsed for word in words]
+    words = [w for words in parsed for word in words for w in alternatives(word)]
+    for word in [w for w in words if re.search(r"[*?\[]", w)]:
+        words += [found for base in bases for found in glob.glob(os.path.join(base, os.path.expanduser(word)))]
     pieces = [word for word in words if not any(place(word, base) for base in bases)]
     words += re.findall(r"[^\s'\"=:;,|&<>(){}`]+", " ".join(pieces))
     found |= {place(word, base) for base in bases for word in words}

@@ -5,7 +5,8 @@
     hint.py FILE    into an instruction file (AGENTS.md, CLAUDE.md, GEMINI.md, .goosehints), in place of
                     what stands there between the two marks, or at its end
 
-HINT_CHARS in the environment is how long it may be. Without a mount there is nothing to say.
+HINT_CHARS in the environment is how long it may be; MOUNT_SKILLS, which `mount-skills run` sets, says which
+mount it is about. Without a mount there is nothing to say.
 """
 
 import json
@@ -18,6 +19,8 @@ BEGIN, END = "<!-- mount-skills -->", "<!-- /mount-skills -->"
 
 def hint():
     command = ["mount-skills", "list", "--format", "hint", "--max-chars", os.environ.get("HINT_CHARS", "8000")]
+    if "MOUNT_SKILLS" in os.environ:
+        command += ["--mount", os.environ["MOUNT_SKILLS"]]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if asked.returncode != 0:
         print(asked.stderr, end="", file=sys.stderr)

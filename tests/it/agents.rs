@@ -111,6 +111,11 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
         "if true; then . ~/skills/docs/pdf/fill.sh; fi",
         "sh ~/skills/docs/pdf/'fill.sh",
         "cp ~/skills/docs/pdf/fill.sh x.sh",
+        "sh ~/sk*/docs/pdf/fill.sh",
+        "sh ~/{skills,other}/docs/pdf/fill.sh",
+        "./cat ~/skills/docs/pdf/fill.sh",
+        "PATH=.:$PATH cat ~/skills/docs/pdf/fill.sh",
+        "head() { sh \"$1\"; }; head ~/skills/docs/pdf/fill.sh",
     ];
     for command in runs {
         let why = gate(&rig, command).expect_err(command);
@@ -221,6 +226,25 @@ fn hint_py_answers_a_session_and_keeps_its_block_of_a_file() {
     let mut more = fs::read_to_string(&file).unwrap();
     more.push_str("after\n");
     fs::write(&file, more).unwrap();
+    // Of two mounts it is about the one that `run` made.
+    let line = format!(
+        "HINT_CHARS=700 {}/examples/hooks/hint.py",
+        project().display()
+    );
+    let server = format!("mine={}/examples/skills", project().display());
+    let out = run(rig
+        .command("bash")
+        .args([
+            "-c",
+            "PATH=$B:$PATH mount-skills run --server \"$0\" -- sh -c \"$1\"",
+        ])
+        .args([&server, &line])
+        .env("B", rig.dir().join("bin")));
+    let out = out.good();
+    assert!(
+        out.contains("(3 skills left out") && !out.contains("docs/pdf"),
+        "{out}"
+    );
     rig.stop();
     // Nothing is mounted: nothing is said, and the reason goes to stderr.
     hook(&rig, "hint.py", &[&path], "").good();
