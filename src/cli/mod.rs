@@ -298,13 +298,13 @@ pub enum Command {
     List {
         /// Only this server.
         label: Option<String>,
-        /// How to print them; markdown and xml are for a prompt.
+        /// How to print them; markdown, xml and hint are for a prompt.
         #[arg(long, value_enum, default_value_t)]
         format: Format,
         /// Show instead what the server has in this directory now, and what of it no entry has.
         #[arg(long, value_name = "LABEL/PATH", conflicts_with_all = ["label", "format"])]
         live: Option<String>,
-        /// Print at most this many characters of markdown or xml; what is left out is counted.
+        /// Print at most this many characters of markdown, xml or hint; what is left out is counted.
         #[arg(long, value_name = "N")]
         max_chars: Option<usize>,
     },
@@ -613,6 +613,8 @@ pub enum Format {
     Markdown,
     /// Elements for a prompt.
     Xml,
+    /// A paragraph on the use of the mount and a line a skill, for an agent's instructions.
+    Hint,
 }
 
 #[cfg(test)]

@@ -195,6 +195,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
                 Format::Json => pretty(&print::list_json(&status))?,
                 Format::Markdown => print::list_prompt(&status, false, max_chars),
                 Format::Xml => print::list_prompt(&status, true, max_chars),
+                Format::Hint => print::list_hint(&status, max_chars),
             })
         }
         Command::Status {
@@ -484,6 +485,17 @@ fn no_server(status: &Status, label: &str) -> Failure {
     Failure::Failed(format!("{place} has no server {label:?}{meant}"))
 }
 
+/// A path without the links in that part of it which is there.
+fn resolved(path: PathBuf) -> PathBuf {
+    let there = |part: &Path| Some((part.canonicalize().ok()?, path.strip_prefix(part).ok()?));
+    match path.ancestors().find_map(there) {
+        // Joining nothing to the path of a file would put a slash at its end.
+        Some((real, rest)) if rest.as_os_str().is_empty() => real,
+        Some((real, rest)) => real.join(rest),
+        None => path,
+    }
+}
+
 fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     let Some(what) = what else {
         let status = ask.status(None)?;
@@ -494,7 +506,7 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         });
     };
     // A path that is there says which mount it is about, unless that was said.
-    let full = std::path::absolute(what).ok();
+    let full = std::path::absolute(what).ok().map(resolved);
     let ask = match (&ask.mountpoint, &full) {
         (None, Some(full)) if full.exists() => &Ask {
             mountpoint: Some(full.clone()),
