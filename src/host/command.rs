@@ -6,7 +6,7 @@ use crate::domain::diff::Diff;
 use crate::domain::manifest::{Entry, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{From, Known, Origin, Scope, Shown, Skill, Standing};
-use crate::domain::text::{printable, word};
+use crate::domain::text::{did_you_mean, nearest, printable, word};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
 use crate::source::{ChildKind, Event, Listing, Source};
@@ -111,8 +111,10 @@ impl Host {
         let Some((slot, s)) = slot else {
             let labels = slots.iter().map(|(_, s)| s.server.label.as_str());
             let labels: Vec<&str> = labels.collect();
+            let wanted = name.split('/').next().unwrap_or(name);
+            let meant = did_you_mean(nearest(wanted, labels.iter().copied()));
             let text = format!(
-                "no server {name:?} here; the labels are: {}",
+                "no server {name:?} here{meant}; the labels are: {}",
                 labels.join(", ")
             );
             return Err(Trouble::Failed(text));
@@ -145,8 +147,12 @@ impl Host {
             Some((uri, _)) => Ok((slot, Some(Arc::clone(uri)))),
             None => {
                 let label = &s.server.label;
+                let dirs: Vec<String> = now.skills.values().filter_map(dir).collect();
+                let meant = nearest(path, dirs.iter().map(String::as_str));
+                let meant = meant.map(|dir| format!("{label}/{dir}"));
+                let meant = did_you_mean(meant.as_deref());
                 Err(Trouble::Failed(format!(
-                    "{label} has no skill {path:?}; see: mount-skills list (a skill that is not listed: mount-skills add {label} URI)"
+                    "{label} has no skill {path:?}{meant}; see: mount-skills list (a skill that is not listed: mount-skills add {label} URI)"
                 )))
             }
         }

@@ -10,6 +10,7 @@ mod doctor;
 mod lock;
 mod log;
 mod login;
+mod man;
 mod metrics;
 mod mount;
 mod progress;
@@ -18,13 +19,13 @@ mod service;
 mod stderr;
 mod trail;
 
-use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
+use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, help, print};
 use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::finding::Severity;
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
-use crate::domain::text::printable;
+use crate::domain::text::{did_you_mean, nearest, printable};
 use crate::fuse::mount::{self as fuse_mount, MountError};
 use crate::host::command::{Detail, Trouble};
 use crate::host::report::{Status, count};
@@ -146,7 +147,11 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
     }
     let answers = !matches!(
         command,
-        Command::Run { .. } | Command::Serve { .. } | Command::Guard { .. }
+        Command::Run { .. }
+            | Command::Serve { .. }
+            | Command::Completions { .. }
+            | Command::Man { .. }
+            | Command::Guard { .. }
     );
     if cli.json && !answers {
         return Err(no_json());
@@ -190,6 +195,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
                 Format::Json => pretty(&print::list_json(&status))?,
                 Format::Markdown => print::list_prompt(&status, false, max_chars),
                 Format::Xml => print::list_prompt(&status, true, max_chars),
+                Format::Hint => print::list_hint(&status, max_chars),
             })
         }
         Command::Status {
@@ -295,6 +301,8 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             };
             Ok(mount::runtime(2)?.block_on(serve::serve(options, ready))?)
         }
+        Command::Completions { shell } => complete::registration(shell),
+        Command::Man { dir } => man::man(dir.as_deref()),
         Command::Guard {
             mountpoint,
             device,
@@ -328,21 +336,25 @@ fn no_servers(mountpoint: Option<&Path>) -> Failure {
     let give = "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]";
     Failure::Usage(match word {
         None => format!("{give}, or --config FILE"),
-        Some(word) => format!(
-            "there is no command {:?}; see: mount-skills --help. To mount, {give}, or --config FILE; \
-             for a mount point of that name write ./{word}",
-            word.to_string()
-        ),
+        Some(word) => {
+            let text = word.to_string();
+            let meant = did_you_mean(help::meant(&text));
+            format!(
+                "there is no command {text:?}{meant}; see: mount-skills --help. To mount, {give}, \
+                 or --config FILE; for a mount point of that name write ./{word}"
+            )
+        }
     })
 }
 
-/// Writes text to stdout; a reader that went away is no fault of ours.
+/// Writes text to stdout, in colours where they are wanted; a reader that went away is no fault
+/// of ours.
 fn say(text: String) -> Result<(), Failure> {
     let text = text.trim_end_matches('\n');
     if text.is_empty() {
         return Ok(());
     }
-    match writeln!(io::stdout().lock(), "{text}") {
+    match writeln!(anstream::stdout().lock(), "{text}") {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
@@ -393,7 +405,7 @@ impl Ask {
     }
 
     fn reply(&self, verb: &Verb) -> Result<Reply, Failure> {
-        match self.send(verb)? {
+        match progress::while_waiting("waiting for the mount", || self.send(verb))? {
             Reply::Trouble(trouble) => Err(trouble.into()),
             reply => Ok(reply),
         }
@@ -467,7 +479,21 @@ fn listed(ask: Ask, label: Option<String>) -> Result<Status, Failure> {
 }
 
 fn no_server(status: &Status, label: &str) -> Failure {
-    Failure::Failed(format!("{} has no server {label:?}", status.mountpoint))
+    let labels = status.servers.iter().map(|s| s.label.as_str());
+    let meant = did_you_mean(nearest(label, labels));
+    let place = &status.mountpoint;
+    Failure::Failed(format!("{place} has no server {label:?}{meant}"))
+}
+
+/// A path without the links in that part of it which is there.
+fn resolved(path: PathBuf) -> PathBuf {
+    let there = |part: &Path| Some((part.canonicalize().ok()?, path.strip_prefix(part).ok()?));
+    match path.ancestors().find_map(there) {
+        // Joining nothing to the path of a file would put a slash at its end.
+        Some((real, rest)) if rest.as_os_str().is_empty() => real,
+        Some((real, rest)) => real.join(rest),
+        None => path,
+    }
 }
 
 fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
@@ -480,7 +506,7 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         });
     };
     // A path that is there says which mount it is about, unless that was said.
-    let full = std::path::absolute(what).ok();
+    let full = std::path::absolute(what).ok().map(resolved);
     let ask = match (&ask.mountpoint, &full) {
         (None, Some(full)) if full.exists() => &Ask {
             mountpoint: Some(full.clone()),
@@ -602,7 +628,7 @@ fn approve(
             let detail = ask.describe(skill)?;
             // What is asked about is for a person, and stdout for the answer.
             if json {
-                let _ = write!(io::stderr(), "{}", print::detail(&detail));
+                let _ = write!(anstream::stderr(), "{}", print::detail(&detail));
             } else {
                 say(print::detail(&detail))?;
             }
@@ -692,7 +718,8 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
             say(rows.collect())
         }
         CacheCommand::Verify => {
-            let (checked, removed) = cache.verify();
+            let (checked, removed) =
+                progress::while_waiting("hashing the kept files", || cache.verify());
             if json {
                 return say(pretty(
                     &serde_json::json!({"checked": checked, "removed": removed}),
@@ -715,6 +742,10 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
 }
 
 fn unmount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
+    progress::while_waiting("unmounting", || end_mount(ask, verb, json))
+}
+
+fn end_mount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
     match ask.send(verb) {
         Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
         Ok(_) => {

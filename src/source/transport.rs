@@ -548,7 +548,11 @@ impl Spawner {
             ));
         }
         let path = find(launch, program, written)?;
-        let mut command = Command::new(path);
+        let mut command = Command::new(&path);
+        // Our file may have another name, such as the one by which mount(8) finds it.
+        if std::env::current_exe().is_ok_and(|own| own == path) {
+            command.arg0("mount-skills");
+        }
         command.args(args).process_group(0).kill_on_drop(true);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
         // What a service manager is told is about us.

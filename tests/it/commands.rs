@@ -769,6 +769,8 @@ fn skills_are_named_by_relative_paths_and_through_links_too() {
         "cd $M/lab && B diff s",
         "B show link/lab/s",
         "B release $PWD/link/lab/s",
+        "B status link/lab/s/x",
+        "B status link/lab/s/none",
     ] {
         rig.sh(&line.replace("B ", &format!("{BIN} "))).good();
     }

@@ -2,7 +2,8 @@
 
 use crate::nonroot;
 use crate::rig::{
-    Proc, Rig, alive, is_root, kill, mounts_at, ok, processes_with, project, run, skill, until,
+    Proc, Rig, alive, is_root, kill, mounts_at, ok, processes_with, project, run, skill, skill_md,
+    until,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -486,6 +487,29 @@ pub(crate) fn beside_mount(rig: &Rig, script: &str) -> crate::rig::Out {
         .env("TARGET", rig.scripted("lab"))
         .env("D", rig.dir());
     run(&mut command)
+}
+
+#[test]
+fn mount_8_takes_a_copy_of_the_program_as_well_as_a_link_to_it() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.scene("lab", scene());
+    let skill = rig.dir().join("skills/s");
+    fs::create_dir_all(&skill).unwrap();
+    fs::write(skill.join("SKILL.md"), skill_md("s")).unwrap();
+    let sbin = rig.dir().join("sbin");
+    fs::create_dir(&sbin).unwrap();
+    fs::copy(&rig.bin, sbin.join("mount.mount-skills")).unwrap();
+    // The server of a directory is the program itself.
+    let script = r#"
+        mount -t mount-skills "mine=$D/skills" "$M"
+        cat "$M/mine/s/SKILL.md"
+        umount "$M"
+    "#;
+    let said = beside_mount(&rig, script).good();
+    assert!(said.ends_with(&skill_md("s")), "{said}");
 }
 
 #[test]

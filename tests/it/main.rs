@@ -12,6 +12,7 @@
     clippy::unwrap_used
 )]
 
+mod agents;
 mod approvals;
 mod availability;
 mod bounds;
@@ -22,7 +23,9 @@ mod config;
 mod conformance;
 mod crash;
 mod credentials;
+mod docs;
 mod doctor;
+mod face;
 mod faults;
 mod faults_life;
 mod faults_protocol;

@@ -471,7 +471,11 @@ fn hr76_a_damaged_journal_of_windows_is_a_warning_and_no_window() {
         (ok("1\n"), ok("1\n"))
     );
     rig.journalled(&[S, "skill://t/SKILL.md"]);
-    rig.blob(b"1\n");
+    let name = sha256(b"1\n");
+    until("a copy for each label", 5.0, || {
+        let kept = rig.stored("cache");
+        kept.iter().filter(|(p, _)| p.ends_with(&name)).count() == 2
+    });
     rig.kill_daemon();
     rig.nothing_left();
     let journals = rig.journals();
