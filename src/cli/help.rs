@@ -14,12 +14,13 @@ use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 
 /// The commands by what they are for.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     ("Mounting", &["run", "reload", "unmount"]),
     (
         "Looking",
         &["list", "status", "show", "diff", "doctor", "config"],
     ),
+    ("Watching", &["logs", "audit", "log-level"]),
     ("Approving", &["approve", "revoke", "gate", "lock"]),
     ("Changing", &["refresh", "release", "add"]),
     ("Keeping", &["login", "logout", "forget", "cache"]),
@@ -36,7 +37,7 @@ const MOUNTING: [&str; 4] = [
 ];
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 23] = [
+const EXAMPLES: [(&str, &[&str]); 26] = [
     (
         "run",
         &["mount-skills run --server mine=./my-skills -- my-agent --skills-from-env"],
@@ -62,6 +63,7 @@ const EXAMPLES: [(&str, &[&str]); 23] = [
         &[
             "mount-skills status",
             "mount-skills status ~/skills/docs/pdf/SKILL.md",
+            "mount-skills status --prometheus",
         ],
     ),
     (
@@ -88,6 +90,21 @@ const EXAMPLES: [(&str, &[&str]); 23] = [
             "mount-skills config show --config .mcp.json",
             "mount-skills config import --write",
         ],
+    ),
+    (
+        "logs",
+        &["mount-skills logs docs", "mount-skills logs -f docs"],
+    ),
+    (
+        "audit",
+        &[
+            "mount-skills audit docs/pdf",
+            "mount-skills audit -f --file ~/skills-audit.jsonl",
+        ],
+    ),
+    (
+        "log-level",
+        &["mount-skills log-level debug", "mount-skills log-level"],
     ),
     (
         "approve",
