@@ -2,6 +2,7 @@
 
 pub mod helper;
 pub mod print;
+pub mod review;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -212,17 +213,29 @@ pub enum Command {
     Diff {
         /// The skill.
         skill: String,
+        /// How to show it.
+        #[command(flatten)]
+        look: Look,
     },
-    /// Show a skill's set and approve it, after asking.
+    /// Show a skill's set, and what changed in it, and approve it after asking.
     Approve {
         /// The skill.
         skill: String,
+        /// How to show it.
+        #[command(flatten)]
+        look: Look,
         /// Approve this set without asking; it must be the one that is published.
         #[arg(long, value_name = "sha256:…")]
         set: Option<String>,
         /// Approve also the execution of what the skill says, for `gate`.
         #[arg(long)]
         exec: bool,
+    },
+    /// Watch a running mount: servers, skills, reads and refusals; look at changes and approve them.
+    Top {
+        /// Whether to use colours.
+        #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+        color: Color,
     },
     /// Take a skill away from readers, open files included.
     Revoke {
@@ -330,6 +343,32 @@ pub enum Command {
         /// What becomes of the mount point.
         then: Option<String>,
     },
+}
+
+/// How the changes of a skill are shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Look {
+    /// Only the names of what changed; fetches nothing.
+    #[arg(long)]
+    pub stat: bool,
+    /// Print a long text as well, instead of starting $PAGER [default: less -R].
+    #[arg(long)]
+    pub no_pager: bool,
+    /// Whether to use colours.
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    pub color: Color,
+}
+
+/// When colours are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Color {
+    /// On a terminal that has them, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// What to do with the configuration.

@@ -20,6 +20,7 @@ mod interleavings;
 mod memory;
 mod refusal;
 pub mod report;
+pub mod review;
 mod walk;
 
 pub use refusal::{ReadError, Refusal};
