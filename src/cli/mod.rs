@@ -3,6 +3,7 @@
 pub mod help;
 pub mod helper;
 pub mod print;
+pub mod review;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -330,11 +331,17 @@ pub enum Command {
     Diff {
         /// The skill.
         skill: String,
+        /// How to show it.
+        #[command(flatten)]
+        look: Look,
     },
-    /// Show a skill's set and approve it, after asking
+    /// Show a skill's set, and what changed in it, and approve it after asking
     Approve {
         /// The skill.
         skill: String,
+        /// How to show it.
+        #[command(flatten)]
+        look: Look,
         /// Approve this set without asking; it must be the one that is published.
         #[arg(long, value_name = "sha256:…")]
         set: Option<String>,
@@ -342,6 +349,10 @@ pub enum Command {
         #[arg(long)]
         exec: bool,
     },
+    /// Watch a running mount, and approve what changed
+    ///
+    /// Servers, skills, reads and refusals; what changed can be looked at.
+    Top,
     /// Take a skill away from readers, open files included
     Revoke {
         /// The skill.
@@ -508,6 +519,17 @@ pub enum Command {
         /// What becomes of the mount point.
         then: Option<String>,
     },
+}
+
+/// How the changes of a skill are shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Look {
+    /// Only the names of what changed; fetches nothing.
+    #[arg(long)]
+    pub stat: bool,
+    /// Print a long text as well, instead of starting $PAGER [default: less -R].
+    #[arg(long)]
+    pub no_pager: bool,
 }
 
 /// What to do with the configuration.

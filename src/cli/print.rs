@@ -7,7 +7,6 @@ use super::ColorArg;
 use crate::domain::finding::Severity;
 use crate::domain::text::printable;
 use crate::host::audit::{Line, Outcome};
-use crate::host::command::Detail;
 use crate::host::report::{ServerStatus, SkillStatus, Status, UnusedStatus, count};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
@@ -493,73 +492,6 @@ pub fn status_of(status: &Status, path: &str) -> Option<String> {
     }
     refusals(&mut out, server, Some(path));
     Some(out)
-}
-
-/// What there is to know of a skill before approving it.
-pub fn detail(detail: &Detail) -> String {
-    let mut out = format!(
-        "skill   {} ({})\nserver  {}: {}\nURI     {}\n        {}\n",
-        detail.skill, detail.state, detail.label, detail.server, detail.uri, detail.description
-    );
-    for file in &detail.files {
-        let _ = writeln!(
-            out,
-            "  {}  {:>10}  {}",
-            file.digest,
-            size(file.size),
-            file.path
-        );
-    }
-    for (field, value) in &detail.requests {
-        let _ = writeln!(
-            out,
-            "requests {field}: {value} (nothing is granted by that)"
-        );
-    }
-    for nested in &detail.nested {
-        let _ = writeln!(out, "nested skill, not approved with it: {nested}");
-    }
-    if let Some(changes) = &detail.changes {
-        let _ = writeln!(out, "against what is in force: {}", changes.summary());
-    }
-    let _ = writeln!(out, "set     {}", detail.set);
-    out
-}
-
-/// What differs between what is in force and what the server publishes.
-pub fn diff(detail: &Detail) -> String {
-    let Some(changes) = &detail.changes else {
-        let what = if detail.state.contains("withdrawn") {
-            "the server no longer serves it; what is in force is what was held"
-        } else if detail.state.contains("needs-approval") && detail.state.contains("changed") {
-            "what was approved is not known here any more; this is what an approval would be for"
-        } else {
-            "what is in force is what the server publishes"
-        };
-        return format!(
-            "{} ({}): {what}
-",
-            detail.skill, detail.state
-        );
-    };
-    let mut out = format!(
-        "{} ({}): {}\n",
-        detail.skill,
-        detail.state,
-        changes.summary()
-    );
-    let lines = [
-        ("rotated", &changes.rotated),
-        ("added", &changes.added),
-        ("removed", &changes.removed),
-        ("frontmatter", &changes.frontmatter),
-    ];
-    for (what, names) in lines {
-        for name in names {
-            let _ = writeln!(out, "  {what:11}  {name}");
-        }
-    }
-    out
 }
 
 fn state(server: &ServerStatus) -> String {

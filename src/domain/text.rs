@@ -37,6 +37,18 @@ fn shown(c: char, out: &mut String) {
 /// `\u{…}` escape (`\n`, `\t` and `\r` by their short names), cut to `max` characters with a
 /// mark that says how long it was (HR-114).
 pub fn printable(text: &str, max: usize) -> String {
+    cut(text, max, shown)
+}
+
+/// A line of a file as [`printable`] shows it, but for its tabs, which stay.
+pub fn line(text: &str, max: usize) -> String {
+    cut(text, max, |c, out| match c {
+        '\t' => out.push(c),
+        c => shown(c, out),
+    })
+}
+
+fn cut(text: &str, max: usize, show: impl Fn(char, &mut String)) -> String {
     let mut out = String::with_capacity(text.len().min(max.saturating_mul(2)));
     for (n, c) in text.chars().enumerate() {
         if n == max {
@@ -44,7 +56,7 @@ pub fn printable(text: &str, max: usize) -> String {
             out.push_str(&format!("… ({total} characters)"));
             break;
         }
-        shown(c, &mut out);
+        show(c, &mut out);
     }
     out
 }
@@ -131,6 +143,15 @@ mod tests {
         }
         assert!(!Quoted(&"x".repeat(100)).to_string().contains('…'));
         assert!(Quoted(&"x".repeat(101)).to_string().ends_with("…\""));
+    }
+
+    #[test]
+    fn hr_114_a_line_keeps_its_tabs_and_nothing_else() {
+        assert_eq!(
+            line("a\tb\r\u{202e}\x1b[2J", 100),
+            "a\tb\\r\\u{202e}\\u{1b}[2J"
+        );
+        assert_eq!(line("a\tbcd", 3), "a\tb… (5 characters)");
     }
 
     #[test]

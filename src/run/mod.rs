@@ -13,13 +13,15 @@ mod login;
 mod man;
 mod metrics;
 mod mount;
+mod page;
 mod progress;
 mod servers;
 mod service;
 mod stderr;
+mod top;
 mod trail;
 
-use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, help, print};
+use crate::cli::{CacheCommand, Cli, Command, Format, Look, ServerArgs, help, print, review};
 use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::finding::Severity;
@@ -29,12 +31,14 @@ use crate::domain::text::{did_you_mean, nearest, printable};
 use crate::fuse::mount::{self as fuse_mount, MountError};
 use crate::host::command::{Detail, Trouble};
 use crate::host::report::{Status, count};
+use crate::host::review::Review;
 use crate::serve::{self, Watch};
 use crate::store::cache::{self, Cache};
 use crate::store::state;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use etcetera::BaseStrategy;
+use page::Shown;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -151,6 +155,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             | Command::Serve { .. }
             | Command::Completions { .. }
             | Command::Man { .. }
+            | Command::Top
             | Command::Guard { .. }
     );
     if cli.json && !answers {
@@ -212,19 +217,35 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             let (ask, skill) = ask.about(skill);
             show(&ask, &skill, &file, json)
         }
-        Command::Diff { skill } => {
+        Command::Diff { skill, look } => {
             let (ask, skill) = ask.about(skill);
-            let detail = ask.describe(&skill)?;
-            say(if json {
-                pretty(&detail)?
-            } else {
-                print::diff(&detail)
-            })
+            if json {
+                return say(pretty(&ask.describe(&skill)?)?);
+            }
+            let lines = match look.stat {
+                true => review::diff_names(&ask.describe(&skill)?),
+                false => review::diff(&ask.review(&skill)?),
+            };
+            page::show(&lines, look).map(drop)
         }
-        Command::Approve { skill, set, exec } => {
+        Command::Approve {
+            skill,
+            look,
+            set,
+            exec,
+        } => {
             let (ask, skill) = ask.about(skill);
-            approve(&ask, &skill, set, exec, json)
+            let scope = match exec {
+                true => Scope::ReadAndExecute,
+                false => Scope::Read,
+            };
+            let set = match set {
+                Some(set) => set,
+                None => consent(&ask, &skill, look, scope, json)?,
+            };
+            ask.done(Verb::Approve { skill, set, scope }, json)
         }
+        Command::Top => top::top(ask),
         Command::Revoke { skill } => {
             let (ask, skill) = ask.about(skill);
             ask.done(Verb::Revoke { skill }, json)
@@ -444,6 +465,15 @@ impl Ask {
         }
     }
 
+    fn review(&self, skill: &str) -> Result<Review, Failure> {
+        match self.reply(&Verb::Review {
+            skill: skill.into(),
+        })? {
+            Reply::Review(review) => Ok(*review),
+            _ => Err(unexpected()),
+        }
+    }
+
     fn describe(&self, skill: &str) -> Result<Detail, Failure> {
         match self.reply(&Verb::Describe {
             skill: skill.into(),
@@ -609,62 +639,57 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Shows what would be approved and asks; or takes the set that the user already knows.
-fn approve(
+/// Shows what would be approved and asks; the set, if the answer is yes.
+fn consent(
     ask: &Ask,
     skill: &str,
-    set: Option<String>,
-    exec: bool,
+    look: Look,
+    scope: Scope,
     json: bool,
-) -> Result<(), Failure> {
-    let scope = if exec {
-        Scope::ReadAndExecute
-    } else {
-        Scope::Read
-    };
-    let set = match set {
-        Some(set) => set,
-        None => {
+) -> Result<String, Failure> {
+    let (detail, lines) = match look.stat {
+        true => {
             let detail = ask.describe(skill)?;
-            // What is asked about is for a person, and stdout for the answer.
-            if json {
-                let _ = write!(anstream::stderr(), "{}", print::detail(&detail));
-            } else {
-                say(print::detail(&detail))?;
-            }
-            if detail.set.is_empty() {
-                return Err(Failure::Failed(format!(
-                    "{}: {}",
-                    detail.skill,
-                    Detail::NO_SET
-                )));
-            }
-            if !io::stdin().is_terminal() {
-                return Err(Failure::Usage(format!(
-                    "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
-                    detail.set
-                )));
-            }
-            let what = if exec {
-                "reading and execution"
-            } else {
-                "reading"
-            };
-            let _ = write!(io::stderr(), "approve {what} of exactly this set? [y/N] ");
-            let mut answer = String::new();
-            io::stdin().read_line(&mut answer)?;
-            if !matches!(answer.trim(), "y" | "Y" | "yes") {
-                return Err(Failure::Failed("not approved".into()));
-            }
-            detail.set
+            let lines = review::approval_names(&detail);
+            (detail, lines)
+        }
+        false => {
+            let review = ask.review(skill)?;
+            let lines = review::approval(&review);
+            (review.detail, lines)
         }
     };
-    let verb = Verb::Approve {
-        skill: skill.into(),
-        set,
-        scope,
+    // What is asked about is for a person, and stdout for the answer.
+    if json {
+        let _ = write!(io::stderr(), "{}", review::paint(&lines, false));
+    } else if page::show(&lines, look)? == Shown::Paged {
+        // What was paged is gone from the screen.
+        say(review::paint(&review::reminder(&detail), page::colours()))?;
+    }
+    if detail.set.is_empty() {
+        return Err(Failure::Failed(format!(
+            "{}: {}",
+            detail.skill,
+            Detail::NO_SET
+        )));
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Failure::Usage(format!(
+            "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
+            detail.set
+        )));
+    }
+    let what = match scope {
+        Scope::Read => "reading",
+        Scope::ReadAndExecute => "reading and execution",
     };
-    ask.done(verb, json)
+    let _ = write!(io::stderr(), "approve {what} of exactly this set? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Err(Failure::Failed("not approved".into()));
+    }
+    Ok(detail.set)
 }
 
 /// Removes all that is kept of a server, unless it is in use.
