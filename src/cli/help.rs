@@ -20,7 +20,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
         "Looking",
         &["list", "status", "show", "diff", "doctor", "config"],
     ),
-    ("Watching", &["logs", "audit", "log-level"]),
+    ("Watching", &["top", "logs", "audit", "log-level"]),
     ("Approving", &["approve", "revoke", "gate", "lock"]),
     ("Changing", &["refresh", "release", "add"]),
     ("Keeping", &["login", "logout", "forget", "cache"]),
@@ -37,7 +37,7 @@ const MOUNTING: [&str; 4] = [
 ];
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 26] = [
+const EXAMPLES: [(&str, &[&str]); 27] = [
     (
         "run",
         &["mount-skills run --server mine=./my-skills -- my-agent --skills-from-env"],
@@ -91,6 +91,7 @@ const EXAMPLES: [(&str, &[&str]); 26] = [
             "mount-skills config import --write",
         ],
     ),
+    ("top", &["mount-skills top"]),
     (
         "logs",
         &["mount-skills logs docs", "mount-skills logs -f docs"],
