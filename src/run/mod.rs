@@ -585,10 +585,8 @@ fn consent(
         let _ = write!(io::stderr(), "{}", review::paint(&lines, false));
     } else if page::show(&lines, look)? == Shown::Paged {
         // What was paged is gone from the screen.
-        say(review::paint(
-            &review::reminder(&detail),
-            page::colours(look.color),
-        ))?;
+        let reminder = review::reminder(&detail, &lines);
+        say(review::paint(&reminder, page::colours(look.color)))?;
     }
     if detail.set.is_empty() {
         return Err(Failure::Failed(format!(

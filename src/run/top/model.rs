@@ -234,7 +234,7 @@ impl Model {
         let fits = self.fits.max(1);
         match code {
             KeyCode::Char('q') | KeyCode::Esc => return Some(Order::Quit),
-            KeyCode::Char('?' | 'h') => self.focus = Focus::Help,
+            KeyCode::Char('?') => self.focus = Focus::Help,
             KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.selected = self.selected.saturating_add(1),
             KeyCode::PageUp => self.selected = self.selected.saturating_sub(fits),

@@ -396,6 +396,17 @@ mod tests {
             wide[6].starts_with("> changed, needs-approval "),
             "{wide:#?}"
         );
+        // Without colours all is said by words and signs.
+        let mut terminal = Terminal::new(TestBackend::new(80, 16)).unwrap();
+        let plain = Looks::new(false);
+        let draw = |frame: &mut Frame<'_>| draw(frame, &mut model, plain, later);
+        terminal.draw(draw).unwrap();
+        let cells = terminal.backend().buffer().content();
+        assert!(
+            cells
+                .iter()
+                .all(|c| c.fg == Color::Reset && c.bg == Color::Reset)
+        );
         // Small ones, and none at all, are no reason to stop.
         for (width, height) in [(20, 5), (1, 1), (3, 40)] {
             screen(&mut model, width, height, later);
