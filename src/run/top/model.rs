@@ -125,6 +125,8 @@ pub(super) struct Model {
     pub(super) fits: usize,
     /// The last thing to say.
     pub(super) word: Option<Line>,
+    /// The skill whose approval was asked for last.
+    approved: Option<String>,
     /// Why there is no newer status.
     gone: Option<String>,
     /// What is being asked for.
@@ -144,6 +146,7 @@ impl Model {
             first: 0,
             fits: 1,
             word: None,
+            approved: None,
             gone: None,
             busy: None,
             seen: now,
@@ -167,7 +170,14 @@ impl Model {
                 self.rows = rows(&self.status);
                 let same = |row: &Row| Some(&row.path) == selected.as_ref();
                 let found = self.rows.iter().position(same);
-                self.selected = found.unwrap_or(self.selected);
+                let row = found.and_then(|at| self.rows.get(at));
+                let settled = row.is_some_and(|row| row.tone != Tone::Warning);
+                if settled && self.approved.is_some() && self.approved == selected {
+                    // It went down the list, and the next that wants a look is in its place.
+                    self.approved = None;
+                } else {
+                    self.selected = found.unwrap_or(self.selected);
+                }
                 self.clamp();
             }
             News::Gone(why) => self.gone = Some(printable(&why, TEXT)),
@@ -302,6 +312,7 @@ impl Model {
                 self.focus = Focus::Page;
                 let detail = &self.page.as_ref()?.review.detail;
                 let (skill, set) = (detail.skill.clone(), detail.set.clone());
+                self.approved = Some(skill.clone());
                 self.start(&skill, "approving", |skill| Order::Approve { skill, set })
             }
             _ => {

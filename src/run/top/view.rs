@@ -70,10 +70,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, looks: Looks, now: 
         height: below,
         ..area
     };
-    let keys = match model.focus {
-        Focus::List | Focus::Help => KEYS,
-        Focus::Page | Focus::Question => PAGE_KEYS,
-    };
     match (model.focus, &mut model.page) {
         (Focus::Help, _) => {
             let lines = HELP.map(|text| Drawn::raw(fit(text, width)));
@@ -92,10 +88,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, looks: Looks, now: 
         height: area.height - below,
         ..area
     };
+    let keys = match (model.focus, &model.page) {
+        (Focus::Page | Focus::Question, Some(page)) => {
+            let (rows, fits) = page.extent;
+            let last = (page.top + fits).min(rows);
+            let below = rows - last;
+            format!("{PAGE_KEYS}   {below} more below, {} above", page.top)
+        }
+        _ => KEYS.to_owned(),
+    };
     let line = model.line(now);
     let foot_lines = vec![
         Drawn::styled(fit(&line.text, width), looks.of(line.tone)),
-        Drawn::styled(fit(keys, width), looks.of(Tone::Aside)),
+        Drawn::styled(fit(&keys, width), looks.of(Tone::Aside)),
     ];
     frame.render_widget(Clear, foot);
     frame.render_widget(Paragraph::new(foot_lines), foot);
@@ -448,6 +453,7 @@ mod tests {
         model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
         let rows = screen(&mut model, 80, 24, now);
         assert!(rows[22].contains("y/n   sha256:1"), "{rows:#?}");
+        assert!(rows[23].ends_with("0 more below, 0 above"), "{rows:#?}");
         let asked = rows
             .iter()
             .any(|r| r.starts_with("requests allowed-tools: Bash"));
@@ -480,6 +486,33 @@ mod tests {
         assert_eq!(model.focus, Focus::Page);
         key(&mut model, 'q');
         assert_eq!(key(&mut model, 'q'), Some(Order::Quit));
+    }
+
+    #[test]
+    fn after_an_approval_the_next_skill_that_wants_a_look_is_selected() {
+        let now = Instant::now();
+        let wanting = |states: [&str; 2]| {
+            let mut status = status(0);
+            for (skill, state) in status.servers[0].skills.iter_mut().zip(states) {
+                skill.state = state.into();
+            }
+            Box::new(status)
+        };
+        let mut model = Model::new(*wanting(["needs-approval"; 2]), now);
+        assert_eq!(model.rows[model.selected].path, "lab/a");
+        key(&mut model, 'a');
+        model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
+        key(&mut model, 'y');
+        model.hear(News::Done(Ok("approved".into())));
+        model.hear(News::Status(wanting(["needs-approval"; 2]), now));
+        assert_eq!(
+            model.rows[model.selected].path, "lab/a",
+            "it is not known yet"
+        );
+        model.hear(News::Status(wanting(["listed", "needs-approval"]), now));
+        assert_eq!(model.rows[model.selected].path, "lab/b");
+        model.hear(News::Status(wanting(["needs-approval"; 2]), now));
+        assert_eq!(model.rows[model.selected].path, "lab/b");
     }
 
     #[test]
