@@ -158,6 +158,18 @@ fn top_puts_the_terminal_right_when_a_signal_ends_it() {
 }
 
 #[test]
+fn top_ends_with_its_terminal() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene("x\n"));
+    rig.up(&["lab"], &[]);
+    let terminal = Terminal::open(&rig, 80, 24);
+    terminal.shows(&["SKILLS", "lab/s"]);
+    let top = format!("top --mount {}", rig.mount_point().display());
+    drop(terminal);
+    until("top to end", 10.0, || processes_with(&top).is_empty());
+}
+
+#[test]
 fn top_says_that_the_daemon_has_gone_and_goes_on_when_it_is_back() {
     let mut rig = Rig::new();
     rig.scene("lab", scene("x\n"));

@@ -28,6 +28,12 @@ pub(super) enum News {
     Review(Box<Review>, Then),
     /// What was approved is not what is published.
     Moved { skill: String, why: String },
+    /// A key was pressed, and when.
+    Key(KeyEvent, Instant),
+    /// The screen is another.
+    Redraw,
+    /// It is over.
+    End,
     /// An order was carried out, or not.
     Done(Result<String, String>),
 }
@@ -99,6 +105,8 @@ pub(super) struct Page {
     pub(super) lines: Vec<Line>,
     /// The first row on the screen.
     pub(super) top: usize,
+    /// When it was first on the screen.
+    pub(super) drawn: Option<Instant>,
     /// How many rows there are, and how many fit; known once it was drawn.
     pub(super) extent: (usize, usize),
     /// The rows for a width.
@@ -180,6 +188,9 @@ impl Model {
                 }
                 self.clamp();
             }
+            News::Key(key, at) => return self.press(key, at),
+            News::Redraw => {}
+            News::End => return Some(Order::Quit),
             News::Gone(why) => self.gone = Some(printable(&why, TEXT)),
             News::Review(review, then) => {
                 self.busy = None;
@@ -195,6 +206,7 @@ impl Model {
                     lines: review::approval(&review),
                     review: *review,
                     top: 0,
+                    drawn: None,
                     extent: (0, 1),
                     wrapped: None,
                 });
@@ -222,7 +234,7 @@ impl Model {
     }
 
     /// What a key does; what is to be done, if anything.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Option<Order> {
+    fn press(&mut self, key: KeyEvent, at: Instant) -> Option<Order> {
         let code = key.code;
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control {
@@ -233,7 +245,7 @@ impl Model {
                 self.focus = Focus::List;
                 None
             }
-            Focus::Question => self.answer(code),
+            Focus::Question => self.answer(code, at),
             Focus::Page => self.in_page(code),
             Focus::List => self.in_list(code),
         }
@@ -296,8 +308,13 @@ impl Model {
         None
     }
 
-    /// Only `y` is a yes. Moving about is no answer.
-    fn answer(&mut self, code: KeyCode) -> Option<Order> {
+    /// Only `y` is a yes. Moving about is no answer, nor is what was typed before there was
+    /// something to see.
+    fn answer(&mut self, code: KeyCode, at: Instant) -> Option<Order> {
+        let page = self.page.as_ref();
+        if page.is_none_or(|page| page.drawn.is_none_or(|drawn| at < drawn)) {
+            return None;
+        }
         match code {
             KeyCode::Up
             | KeyCode::Down

@@ -76,6 +76,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, looks: Looks, now: 
             frame.render_widget(Paragraph::new(lines.to_vec()), body);
         }
         (Focus::Page | Focus::Question, Some(page)) => {
+            page.drawn.get_or_insert(now);
             frame.render_widget(Paragraph::new(scrolled(page, body, looks)), body);
         }
         _ => {
@@ -362,7 +363,7 @@ mod tests {
     }
 
     fn press(model: &mut Model, code: KeyCode) -> Option<Order> {
-        model.press(KeyEvent::from(code))
+        model.hear(News::Key(KeyEvent::from(code), Instant::now()))
     }
 
     fn key(model: &mut Model, key: char) -> Option<Order> {
@@ -451,7 +452,13 @@ mod tests {
         assert_eq!(key(&mut model, 'y'), None, "nothing was shown yet");
         assert_eq!(key(&mut model, 'a'), None, "one at a time");
         model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
+        assert_eq!(key(&mut model, 'y'), None, "it is not on the screen");
         let rows = screen(&mut model, 80, 24, now);
+        let before = News::Key(
+            KeyEvent::from(KeyCode::Char('y')),
+            now - Duration::from_millis(1),
+        );
+        assert_eq!(model.hear(before), None, "it was not on the screen");
         assert!(rows[22].contains("y/n   sha256:1"), "{rows:#?}");
         assert!(rows[23].ends_with("0 more below, 0 above"), "{rows:#?}");
         let asked = rows
@@ -502,6 +509,7 @@ mod tests {
         assert_eq!(model.rows[model.selected].path, "lab/a");
         key(&mut model, 'a');
         model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
+        screen(&mut model, 80, 24, now);
         key(&mut model, 'y');
         model.hear(News::Done(Ok("approved".into())));
         model.hear(News::Status(wanting(["needs-approval"; 2]), now));
