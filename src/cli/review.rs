@@ -7,8 +7,10 @@
 use super::print::size;
 use crate::domain::text::{line, printable, word};
 use crate::host::command::Detail;
-use crate::host::review::{Changed, Content, Review};
+use crate::host::report::count;
+use crate::host::review::{Changed, Content, Review, Side};
 use similar::{ChangeTag, TextDiff};
+use std::ops::Range;
 use std::time::Duration;
 
 /// A line of a file is cut to this many characters.
@@ -82,10 +84,7 @@ pub fn paint(lines: &[Line], colours: bool) -> String {
 pub fn approval(review: &Review) -> Vec<Line> {
     let detail = &review.detail;
     let mut out = about(detail);
-    if detail.changes.is_some() {
-        out.extend(rows(review));
-        out.extend(texts(review));
-    }
+    out.extend(changes(review));
     out.push(set(detail));
     out
 }
@@ -97,10 +96,11 @@ pub fn approval_names(detail: &Detail) -> Vec<Line> {
     out
 }
 
-/// What to have in sight while answering, once the rest has left the screen.
-pub fn reminder(detail: &Detail) -> Vec<Line> {
+/// What to have in sight while answering, once all that was shown has left the screen.
+pub fn reminder(detail: &Detail, shown: &[Line]) -> Vec<Line> {
     let mut out = vec![name(detail)];
-    out.extend(requests(detail));
+    let warnings = shown.iter().filter(|line| line.tone == Tone::Warning);
+    out.extend(warnings.cloned());
     out.push(set(detail));
     out
 }
@@ -120,13 +120,13 @@ fn about(detail: &Detail) -> Vec<Line> {
         Line::new(Tone::Plain, format!("URI     {}", detail.uri)),
         Line::new(Tone::Plain, format!("        {}", detail.description)),
     ];
+    out.extend(requests(detail));
     let files = detail.files.iter().map(|file| {
         let size = size(file.size);
         let text = format!("  {}  {size:>10}  {}", file.digest, file.path);
         Line::new(Tone::Plain, text)
     });
     out.extend(files);
-    out.extend(requests(detail));
     if let Some(changes) = &detail.changes {
         let text = format!("against what is in force: {}", changes.summary());
         out.push(Line::new(Tone::Heading, text));
@@ -161,12 +161,41 @@ fn requests(detail: &Detail) -> Vec<Line> {
 
 /// What differs between what is in force and what the server publishes.
 pub fn diff(review: &Review) -> Vec<Line> {
-    let detail = &review.detail;
-    let mut out = vec![heading(detail)];
-    if detail.changes.is_some() {
-        out.extend(requests(detail));
-        out.extend(rows(review));
-        out.extend(texts(review));
+    let mut out = vec![heading(&review.detail)];
+    if review.detail.changes.is_some() {
+        out.extend(requests(&review.detail));
+    }
+    out.extend(changes(review));
+    out
+}
+
+/// What changed by name, then inside of files, and how much of that cannot be seen here.
+fn changes(review: &Review) -> Vec<Line> {
+    if review.detail.changes.is_none() {
+        return Vec::new();
+    }
+    let mut out = rows(review);
+    let mut left = MAX_ALL;
+    let mut unseen = 0;
+    for file in &review.files {
+        match (&file.before, &file.after) {
+            (Some(before), Some(after)) => {
+                out.push(Line::new(Tone::Plain, ""));
+                let heading = format!("=== {}{}", file.path, sizes(file));
+                out.push(Line::new(Tone::Heading, heading));
+                let (lines, seen) = inside(before, after, left.min(MAX_LINES));
+                left = left.saturating_sub(lines.len());
+                unseen += usize::from(seen == Seen::Partly);
+                out.extend(lines);
+            }
+            (None, Some(_)) => unseen += 1,
+            (_, None) => {}
+        }
+    }
+    if unseen > 0 {
+        let files = count(unseen, "file");
+        let text = format!("not all was shown: there is more in {files}, new or changed");
+        out.extend([Line::new(Tone::Plain, ""), Line::new(Tone::Warning, text)]);
     }
     out
 }
@@ -239,51 +268,42 @@ fn sizes(file: &Changed) -> String {
     }
 }
 
-/// What differs inside of files.
-fn texts(review: &Review) -> Vec<Line> {
-    let mut out = Vec::new();
-    let mut left = MAX_ALL;
-    for file in &review.files {
-        let (Some(before), Some(after)) = (&file.before, &file.after) else {
-            continue;
-        };
-        out.push(Line::new(Tone::Plain, ""));
-        let heading = format!("=== {}{}", file.path, sizes(file));
-        out.push(Line::new(Tone::Heading, heading));
-        let aside = |text: String| vec![Line::new(Tone::Aside, text)];
-        let lines = match (&before.content, &after.content) {
-            (Content::Text(old), Content::Text(new)) => {
-                let lines = text(old, new, left.min(MAX_LINES));
-                left = left.saturating_sub(lines.len());
-                lines
-            }
-            (Content::TooLarge, _) | (_, Content::TooLarge) => {
-                aside("=== not shown: too large, or too much together".into())
-            }
-            (Content::NotKept, _) => aside(
-                "=== not shown: the content in force is not kept here; it was never read or left the cache".into(),
-            ),
-            (_, Content::Failed(why)) => aside(format!("=== not shown: {}", printable(why, 1000))),
-            (Content::Binary, _) | (_, Content::Binary) => aside(format!(
-                "=== binary, {} → {} bytes",
-                before.size, after.size
-            )),
-            _ => aside("=== not shown".into()),
-        };
-        out.extend(lines);
-    }
-    out
+/// Whether a person has seen all of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    All,
+    Partly,
 }
 
-/// The difference of two texts, at most so many lines of it.
-fn text(old: &str, new: &str, max: usize) -> Vec<Line> {
+/// What differs inside of a file, in so many lines at most.
+fn inside(before: &Side, after: &Side, max: usize) -> (Vec<Line>, Seen) {
+    let why = match (&before.content, &after.content) {
+        (Content::Text(old), Content::Text(new)) => return text(old, new, max),
+        (Content::TooLarge, _) | (_, Content::TooLarge) => {
+            "not shown: too large, or too much together".into()
+        }
+        (Content::NotKept, _) => {
+            "not shown: what is in force is not kept here; it was never read, or has left the cache"
+                .into()
+        }
+        (_, Content::Failed(why)) => format!("not shown: {}", printable(why, 1000)),
+        (Content::Binary, _) | (_, Content::Binary) => {
+            format!("binary, {} → {} bytes", before.size, after.size)
+        }
+        _ => "not shown".into(),
+    };
+    let line = Line::new(Tone::Aside, format!("=== {why}"));
+    (vec![line], Seen::Partly)
+}
+
+/// The difference of two texts, in so many lines at most.
+fn text(old: &str, new: &str, max: usize) -> (Vec<Line>, Seen) {
     if old == new {
         let text = "=== the same content under another URI";
-        return vec![Line::new(Tone::Aside, text)];
+        return (vec![Line::new(Tone::Aside, text)], Seen::All);
     }
     let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(old, new);
-    let mut out = Vec::new();
-    let mut left_out = 0_usize;
+    let (mut out, mut left_out, mut seen) = (Vec::new(), 0_usize, Seen::All);
     let mut push = |line: Line| match out.len() < max {
         true => out.push(line),
         false => left_out += 1,
@@ -291,11 +311,6 @@ fn text(old: &str, new: &str, max: usize) -> Vec<Line> {
     for group in diff.grouped_ops(AROUND) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             continue;
-        };
-        let span = |from: std::ops::Range<usize>, to: std::ops::Range<usize>| {
-            let lines = to.end - from.start;
-            let start = from.start + usize::from(lines > 0);
-            format!("{start},{lines}")
         };
         let old = span(first.old_range(), last.old_range());
         let new = span(first.new_range(), last.new_range());
@@ -309,6 +324,13 @@ fn text(old: &str, new: &str, max: usize) -> Vec<Line> {
             let value = change.value();
             let value = value.strip_suffix('\n').unwrap_or(value);
             push(Line::new(tone, format!("{sign}{}", line(value, MAX_LINE))));
+            if value.chars().nth(MAX_LINE).is_some() {
+                push(Line::new(
+                    Tone::Aside,
+                    "=== the end of this line is left out",
+                ));
+                seen = Seen::Partly;
+            }
             if change.missing_newline() {
                 push(Line::new(Tone::Aside, "\\ no line break at the end"));
             }
@@ -316,16 +338,22 @@ fn text(old: &str, new: &str, max: usize) -> Vec<Line> {
     }
     if left_out > 0 {
         let text = format!("=== {left_out} more lines of the difference are left out");
-        out.push(Line::new(Tone::Warning, text));
+        out.push(Line::new(Tone::Aside, text));
+        seen = Seen::Partly;
     }
-    out
+    (out, seen)
+}
+
+/// Where a hunk starts, counted from 1, and how many lines it has.
+fn span(first: Range<usize>, last: Range<usize>) -> String {
+    let lines = last.end.saturating_sub(first.start);
+    format!("{},{lines}", first.start + usize::from(lines > 0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::diff::Diff;
-    use crate::host::review::Side;
 
     fn side(content: Content) -> Side {
         Side { size: 7, content }
@@ -360,7 +388,9 @@ mod tests {
             before: Some(side(old)),
             after: Some(side(new)),
         };
-        texts(&review(vec![file]))
+        let mut lines = changes(&review(vec![file]));
+        let start = lines.iter().position(|l| l.text.is_empty()).unwrap();
+        lines.split_off(start)
     }
 
     fn plain(lines: &[Line]) -> String {
@@ -377,7 +407,8 @@ mod tests {
             "\n=== x  7 B → 7 B\n@@ -2,5 +2,5 @@\n 2\n 3\n 4\n-5\n-6\n+five\n+6\n\\ no line break at the end\n"
         );
         assert!(paint(&lines, true).contains("\x1b[32m+five\x1b[m\n"));
-        let empty = text("", "a\n", 10);
+        let (empty, seen) = text("", "a\n", 10);
+        assert_eq!(seen, Seen::All);
         assert_eq!(plain(&empty), "@@ -0,0 +1,1 @@\n+a\n");
     }
 
@@ -410,15 +441,27 @@ mod tests {
             (Content::TooLarge, Content::TooLarge, "too large"),
             (Content::NotKept, Content::NotAsked, "not kept here"),
             (a(), Content::Failed("\u{1b}".into()), "not shown: \\u{1b}"),
-            (a(), a(), "under another URI"),
         ] {
             let text = plain(&rotated(old, new));
             assert!(text.contains(said), "{text}");
+            assert!(
+                text.ends_with("\nnot all was shown: there is more in 1 file, new or changed\n")
+            );
         }
+        let same = plain(&rotated(a(), a()));
+        assert!(same.ends_with("under another URI\n"), "{same}");
+        let wide = "x".repeat(MAX_LINE);
+        let wide = |end: &str| Content::Text(format!("{wide}{end}\n"));
+        let text = plain(&rotated(wide("1"), wide("2")));
+        assert_eq!(
+            text.matches("=== the end of this line is left out").count(),
+            2
+        );
+        assert!(text.contains("not all was shown"), "{text}");
         let long = |c: &str| Content::Text(format!("{c}\n").repeat(MAX_LINES));
         let lines = rotated(long("a"), long("b"));
-        assert_eq!(lines.len(), MAX_LINES + 3);
-        let last = &lines[lines.len() - 1].text;
+        assert_eq!(lines.len(), MAX_LINES + 5);
+        let last = &lines[lines.len() - 3].text;
         assert_eq!(
             last,
             &format!(
@@ -443,7 +486,8 @@ mod tests {
                 warnings,
                 [
                     "requests allowed-tools: Bash (changed; nothing is granted by that)",
-                    "nested skill, not approved with it: lab/s/t"
+                    "nested skill, not approved with it: lab/s/t",
+                    "not all was shown: there is more in 1 file, new or changed"
                 ]
             );
             let text = plain(&lines);

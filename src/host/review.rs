@@ -15,12 +15,14 @@ use crate::domain::verify::Expected;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A file is compared up to this size.
 const MAX_FILE: u64 = 1 << 20;
 /// All that is compared of one skill, both sides together.
 const MAX_ALL: u64 = 8 << 20;
+/// No further file is asked for after this time: the command line waits for the answer.
+const PATIENCE: Duration = Duration::from_secs(45);
 const TEXT: usize = 500;
 
 /// A skill, with all that differs from what is in force.
@@ -91,6 +93,7 @@ impl Host {
             return Ok(Review { detail, files });
         };
         let (old, new) = (rows(held), rows(&entry));
+        let until = Instant::now() + PATIENCE;
         let mut room = MAX_ALL;
         let mut failed = None;
         for (path, after) in &new {
@@ -110,6 +113,9 @@ impl Host {
                         (Content::NotKept, _) => Content::NotAsked,
                         // A server that does not answer is not asked file by file.
                         (_, Some(why)) => Content::Failed(String::clone(why)),
+                        _ if Instant::now() > until => {
+                            Content::Failed("the files before it took too long".into())
+                        }
                         _ => match self.peek(name, slot, &entry, after).await {
                             Ok(bytes) => Content::of(bytes.bytes()),
                             Err(Trouble::Failed(why)) => {

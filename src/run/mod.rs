@@ -664,7 +664,12 @@ fn consent(
         let _ = write!(io::stderr(), "{}", review::paint(&lines, false));
     } else if page::show(&lines, look)? == Shown::Paged {
         // What was paged is gone from the screen.
+<<<<<<< HEAD
         say(review::paint(&review::reminder(&detail), page::colours()))?;
+=======
+        let reminder = review::reminder(&detail, &lines);
+        say(review::paint(&reminder, page::colours(look.color)))?;
+>>>>>>> wt-top
     }
     if detail.set.is_empty() {
         return Err(Failure::Failed(format!(

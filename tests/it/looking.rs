@@ -1,6 +1,6 @@
 //! Approving by eye: what `diff` and `approve` show of a skill that changed.
 
-use crate::rig::{BIN, Rig, ok, run, skill, skill_md};
+use crate::rig::{BIN, Rig, ok, run, skill};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -20,7 +20,8 @@ fn changed(rig: &mut Rig, flags: &[&str]) {
         rig.approve("lab/s");
     }
     assert_eq!(rig.cat("lab/s/x"), ok("one\ntwo\nthree\n"));
-    rig.sh("cat $M/lab/s/bin $M/lab/s/gone > /dev/null").good();
+    rig.sh("cat $M/lab/s/bin $M/lab/s/gone $M/lab/s/SKILL.md > /dev/null")
+        .good();
     let hostile = "one\n\u{1b}[2J\u{202e}2\u{200b}\t=== y\r\nthree\n";
     let new = json!({"x": hostile, "bin": {"b64": "AP8AAQ=="}, "new": "hi\n", "never": "2\n",
         "big": {"fill": "b", "size": 1_200_000}});
@@ -53,8 +54,9 @@ fn hr74_hr100_hr114_diff_shows_what_changed_and_no_byte_of_it_reaches_the_termin
         "\n=== x  14 B → ",
         "\n one\n-two\n+\\u{1b}[2J\\u{202e}2\\u{200b}\t=== y\\r\n three\n",
         "\n=== binary, 2 → 4 bytes\n",
+        "\nnot all was shown: there is more in 4 files, new or changed\n",
         "\n=== big  1.1 MiB → 1.1 MiB\n=== not shown: too large",
-        "\n=== never  2 B → 2 B\n=== not shown: the content in force is not kept here",
+        "\n=== never  2 B → 2 B\n=== not shown: what is in force is not kept here",
     ] {
         assert!(diff.contains(part), "{part}: {diff}");
     }
@@ -136,5 +138,13 @@ fn a_long_difference_goes_through_the_pager_and_a_short_one_does_not() {
         assert!(at_terminal(args, "").contains("x"), "{args}");
         assert!(!paged.exists(), "{args}");
     }
-    assert_eq!(skill_md("s"), rig.ask(&["show", "lab/s"]));
+    // What was paged has left the screen: what is asked about is said again.
+    let set = rig.set("lab/s");
+    let line = format!("{BIN} approve --color never lab/s --mount {mount}");
+    let approve =
+        format!(r#"echo y | TERM=xterm PAGER="head -n 1" script -qec "{line}" /dev/null"#);
+    let text = rig.sh(&approve).good();
+    assert!(!text.contains("-old") && text.contains(&set), "{text}");
+    assert!(text.contains(&format!("approved lab/s ({set})")), "{text}");
+    assert_eq!(rig.cat("lab/s/x"), ok(&lines("new")));
 }

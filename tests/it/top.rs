@@ -4,7 +4,6 @@ use crate::rig::{BIN, Rig, kill, ok, processes_with, run, skill, until, wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 const EACH: &[&str] = &["--approval", "each"];
@@ -15,15 +14,15 @@ fn scene(x: &str) -> Value {
 
 /// A terminal with `top` in it; it ends with its tmux.
 struct Terminal {
-    dir: PathBuf,
+    dir: tempfile::TempDir,
 }
 
 impl Terminal {
     fn open(rig: &Rig, columns: usize, rows: usize) -> Self {
         let terminal = Self {
-            dir: rig.dir().to_owned(),
+            dir: tempfile::tempdir_in(rig.dir()).unwrap(),
         };
-        let dir = rig.dir().display();
+        let dir = terminal.dir.path().display();
         let mount = rig.mount_point().display();
         let line = format!(
             "echo before; stty -g > {dir}/before; {BIN} top --mount {mount}; \
@@ -38,7 +37,7 @@ impl Terminal {
     }
 
     fn options(&self) -> [String; 5] {
-        let socket = self.dir.join("tmux").display().to_string();
+        let socket = self.dir.path().join("tmux").display().to_string();
         ["-u", "-S", &socket, "-f", "/dev/null"].map(str::to_owned)
     }
 
@@ -72,7 +71,7 @@ impl Terminal {
     fn restored(&self) {
         let screen = self.shows(&["before", "code=0"]);
         assert!(!screen.contains("SKILLS"), "{screen}");
-        let modes = |name| fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+        let modes = |name| fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
         until("the terminal's modes", 5.0, || {
             modes("after") == modes("before")
         });
@@ -156,6 +155,18 @@ fn top_puts_the_terminal_right_when_a_signal_ends_it() {
         kill(*pid, signal);
         terminal.restored();
     }
+}
+
+#[test]
+fn top_ends_with_its_terminal() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene("x\n"));
+    rig.up(&["lab"], &[]);
+    let terminal = Terminal::open(&rig, 80, 24);
+    terminal.shows(&["SKILLS", "lab/s"]);
+    let top = format!("top --mount {}", rig.mount_point().display());
+    drop(terminal);
+    until("top to end", 10.0, || processes_with(&top).is_empty());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `top`: a live view of a running mount.
 //!
-//! Three parties that only send each other messages: a thread that asks for the status twice a
-//! second, a thread for whatever the user has asked for, one at a time, and the screen, which
-//! waits for neither. What is shown is in `model`, without terminal or socket; `view` draws it.
+//! Parties that only send each other messages: a thread that asks for the status twice a second, one
+//! for what is typed, one for whatever the user has asked for, one at a time, signals, and the
+//! screen, which waits for none of them. What is shown is in `model`, without terminal or socket; `view` draws it.
 //!
 //! The terminal is put right again however it ends: by a key, an error, a panic or a signal. Nothing
 //! here decides anything: an approval is for the set that was on the screen, and the daemon takes
@@ -19,8 +19,6 @@ use model::{Model, News, Order, Then};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,8 +26,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The time between two questions for the status.
 const EVERY: Duration = Duration::from_millis(500);
-/// How long the screen waits for a key before it looks for news and signals.
-const GLANCE: Duration = Duration::from_millis(100);
 /// How often the screen is drawn without news: what it says of time goes on.
 const REDRAW: Duration = Duration::from_secs(1);
 
@@ -43,7 +39,7 @@ pub(super) fn top(ask: Ask) -> Result<(), Failure> {
     let status = ask.status(None)?;
     let mountpoint = PathBuf::from(&status.mountpoint);
     let signals = mount::runtime(1)?;
-    let ended = Arc::new(AtomicBool::new(false));
+    let (tell, news) = mpsc::channel();
     {
         let _guard = signals.enter();
         for kind in [
@@ -52,14 +48,13 @@ pub(super) fn top(ask: Ask) -> Result<(), Failure> {
             SignalKind::interrupt(),
             SignalKind::quit(),
         ] {
-            let (mut signal, ended) = (signal(kind)?, Arc::clone(&ended));
+            let (mut signal, tell) = (signal(kind)?, tell.clone());
             signals.spawn(async move {
                 signal.recv().await;
-                ended.store(true, Ordering::Relaxed);
+                let _ = tell.send(News::End);
             });
         }
     }
-    let (tell, news) = mpsc::channel();
     let (now, asked) = mpsc::channel();
     let model = Model::new(status, Instant::now());
     thread::spawn({
@@ -74,7 +69,7 @@ pub(super) fn top(ask: Ask) -> Result<(), Failure> {
     };
     // From here on the terminal is ours.
     let _restore = Restore;
-    screen.run(model, &news, looks, &ended)
+    screen.run(model, &news, looks)
 }
 
 /// Puts the terminal right again.
@@ -84,6 +79,24 @@ impl Drop for Restore {
     fn drop(&mut self) {
         // A terminal that has gone needs nothing.
         let _ = ratatui::try_restore();
+    }
+}
+
+/// Passes on what is typed. A thread of its own, since the library does not return from a terminal
+/// that has gone; the signal that comes with it ends the program.
+fn listen(tell: &Sender<News>) {
+    loop {
+        let news = match event::read() {
+            Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                News::Key(key, Instant::now())
+            }
+            Ok(_) => News::Redraw,
+            Err(_) => News::End,
+        };
+        let end = matches!(news, News::End);
+        if tell.send(news).is_err() || end {
+            return;
+        }
     }
 }
 
@@ -120,38 +133,25 @@ impl Screen {
         mut model: Model,
         news: &Receiver<News>,
         looks: view::Looks,
-        ended: &AtomicBool,
     ) -> Result<(), Failure> {
         let mut terminal = ratatui::try_init()?;
-        let mut drawn: Option<Instant> = None;
-        while !ended.load(Ordering::Relaxed) {
-            while let Ok(item) = news.try_recv() {
-                drawn = None;
-                if let Some(order) = model.hear(item) {
-                    self.order(order);
-                }
-            }
-            if drawn.is_none_or(|at| at.elapsed() >= REDRAW) {
-                let now = Instant::now();
-                terminal.draw(|frame| view::draw(frame, &mut model, looks, now))?;
-                drawn = Some(now);
-            }
-            let mut wait = GLANCE;
-            while event::poll(wait)? {
-                wait = Duration::ZERO;
-                drawn = None;
-                let order = match event::read()? {
-                    Event::Key(key) if key.kind != KeyEventKind::Release => model.press(key),
-                    _ => None,
-                };
-                match order {
+        thread::spawn({
+            let tell = self.tell.clone();
+            move || listen(&tell)
+        });
+        loop {
+            let now = Instant::now();
+            terminal.draw(|frame| view::draw(frame, &mut model, looks, now))?;
+            let mut next = news.recv_timeout(REDRAW).ok();
+            while let Some(item) = next {
+                match model.hear(item) {
                     Some(Order::Quit) => return Ok(()),
                     Some(order) => self.order(order),
                     None => {}
                 }
+                next = news.try_recv().ok();
             }
         }
-        Ok(())
     }
 
     /// Has an order carried out; its outcome is news.

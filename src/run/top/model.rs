@@ -28,6 +28,12 @@ pub(super) enum News {
     Review(Box<Review>, Then),
     /// What was approved is not what is published.
     Moved { skill: String, why: String },
+    /// A key was pressed, and when.
+    Key(KeyEvent, Instant),
+    /// The screen is another.
+    Redraw,
+    /// It is over.
+    End,
     /// An order was carried out, or not.
     Done(Result<String, String>),
 }
@@ -99,6 +105,8 @@ pub(super) struct Page {
     pub(super) lines: Vec<Line>,
     /// The first row on the screen.
     pub(super) top: usize,
+    /// When it was first on the screen.
+    pub(super) drawn: Option<Instant>,
     /// How many rows there are, and how many fit; known once it was drawn.
     pub(super) extent: (usize, usize),
     /// The rows for a width.
@@ -125,6 +133,8 @@ pub(super) struct Model {
     pub(super) fits: usize,
     /// The last thing to say.
     pub(super) word: Option<Line>,
+    /// The skill whose approval was asked for last.
+    approved: Option<String>,
     /// Why there is no newer status.
     gone: Option<String>,
     /// What is being asked for.
@@ -144,6 +154,7 @@ impl Model {
             first: 0,
             fits: 1,
             word: None,
+            approved: None,
             gone: None,
             busy: None,
             seen: now,
@@ -167,9 +178,19 @@ impl Model {
                 self.rows = rows(&self.status);
                 let same = |row: &Row| Some(&row.path) == selected.as_ref();
                 let found = self.rows.iter().position(same);
-                self.selected = found.unwrap_or(self.selected);
+                let row = found.and_then(|at| self.rows.get(at));
+                let settled = row.is_some_and(|row| row.tone != Tone::Warning);
+                if settled && self.approved.is_some() && self.approved == selected {
+                    // It went down the list, and the next that wants a look is in its place.
+                    self.approved = None;
+                } else {
+                    self.selected = found.unwrap_or(self.selected);
+                }
                 self.clamp();
             }
+            News::Key(key, at) => return self.press(key, at),
+            News::Redraw => {}
+            News::End => return Some(Order::Quit),
             News::Gone(why) => self.gone = Some(printable(&why, TEXT)),
             News::Review(review, then) => {
                 self.busy = None;
@@ -185,6 +206,7 @@ impl Model {
                     lines: review::approval(&review),
                     review: *review,
                     top: 0,
+                    drawn: None,
                     extent: (0, 1),
                     wrapped: None,
                 });
@@ -212,7 +234,7 @@ impl Model {
     }
 
     /// What a key does; what is to be done, if anything.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Option<Order> {
+    fn press(&mut self, key: KeyEvent, at: Instant) -> Option<Order> {
         let code = key.code;
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control {
@@ -223,7 +245,7 @@ impl Model {
                 self.focus = Focus::List;
                 None
             }
-            Focus::Question => self.answer(code),
+            Focus::Question => self.answer(code, at),
             Focus::Page => self.in_page(code),
             Focus::List => self.in_list(code),
         }
@@ -234,7 +256,7 @@ impl Model {
         let fits = self.fits.max(1);
         match code {
             KeyCode::Char('q') | KeyCode::Esc => return Some(Order::Quit),
-            KeyCode::Char('?' | 'h') => self.focus = Focus::Help,
+            KeyCode::Char('?') => self.focus = Focus::Help,
             KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.selected = self.selected.saturating_add(1),
             KeyCode::PageUp => self.selected = self.selected.saturating_sub(fits),
@@ -286,8 +308,13 @@ impl Model {
         None
     }
 
-    /// Only `y` is a yes. Moving about is no answer.
-    fn answer(&mut self, code: KeyCode) -> Option<Order> {
+    /// Only `y` is a yes. Moving about is no answer, nor is what was typed before there was
+    /// something to see.
+    fn answer(&mut self, code: KeyCode, at: Instant) -> Option<Order> {
+        let page = self.page.as_ref();
+        if page.is_none_or(|page| page.drawn.is_none_or(|drawn| at < drawn)) {
+            return None;
+        }
         match code {
             KeyCode::Up
             | KeyCode::Down
@@ -302,6 +329,7 @@ impl Model {
                 self.focus = Focus::Page;
                 let detail = &self.page.as_ref()?.review.detail;
                 let (skill, set) = (detail.skill.clone(), detail.set.clone());
+                self.approved = Some(skill.clone());
                 self.start(&skill, "approving", |skill| Order::Approve { skill, set })
             }
             _ => {

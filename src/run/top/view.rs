@@ -70,16 +70,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, looks: Looks, now: 
         height: below,
         ..area
     };
-    let keys = match model.focus {
-        Focus::List | Focus::Help => KEYS,
-        Focus::Page | Focus::Question => PAGE_KEYS,
-    };
     match (model.focus, &mut model.page) {
         (Focus::Help, _) => {
             let lines = HELP.map(|text| Drawn::raw(fit(text, width)));
             frame.render_widget(Paragraph::new(lines.to_vec()), body);
         }
         (Focus::Page | Focus::Question, Some(page)) => {
+            page.drawn.get_or_insert(now);
             frame.render_widget(Paragraph::new(scrolled(page, body, looks)), body);
         }
         _ => {
@@ -92,10 +89,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, looks: Looks, now: 
         height: area.height - below,
         ..area
     };
+    let keys = match (model.focus, &model.page) {
+        (Focus::Page | Focus::Question, Some(page)) => {
+            let (rows, fits) = page.extent;
+            let last = (page.top + fits).min(rows);
+            let below = rows - last;
+            format!("{PAGE_KEYS}   {below} more below, {} above", page.top)
+        }
+        _ => KEYS.to_owned(),
+    };
     let line = model.line(now);
     let foot_lines = vec![
         Drawn::styled(fit(&line.text, width), looks.of(line.tone)),
-        Drawn::styled(fit(keys, width), looks.of(Tone::Aside)),
+        Drawn::styled(fit(&keys, width), looks.of(Tone::Aside)),
     ];
     frame.render_widget(Clear, foot);
     frame.render_widget(Paragraph::new(foot_lines), foot);
@@ -357,7 +363,7 @@ mod tests {
     }
 
     fn press(model: &mut Model, code: KeyCode) -> Option<Order> {
-        model.press(KeyEvent::from(code))
+        model.hear(News::Key(KeyEvent::from(code), Instant::now()))
     }
 
     fn key(model: &mut Model, key: char) -> Option<Order> {
@@ -395,6 +401,17 @@ mod tests {
         assert!(
             wide[6].starts_with("> changed, needs-approval "),
             "{wide:#?}"
+        );
+        // Without colours all is said by words and signs.
+        let mut terminal = Terminal::new(TestBackend::new(80, 16)).unwrap();
+        let plain = Looks::new(false);
+        let draw = |frame: &mut Frame<'_>| draw(frame, &mut model, plain, later);
+        terminal.draw(draw).unwrap();
+        let cells = terminal.backend().buffer().content();
+        assert!(
+            cells
+                .iter()
+                .all(|c| c.fg == Color::Reset && c.bg == Color::Reset)
         );
         // Small ones, and none at all, are no reason to stop.
         for (width, height) in [(20, 5), (1, 1), (3, 40)] {
@@ -435,8 +452,15 @@ mod tests {
         assert_eq!(key(&mut model, 'y'), None, "nothing was shown yet");
         assert_eq!(key(&mut model, 'a'), None, "one at a time");
         model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
+        assert_eq!(key(&mut model, 'y'), None, "it is not on the screen");
         let rows = screen(&mut model, 80, 24, now);
+        let before = News::Key(
+            KeyEvent::from(KeyCode::Char('y')),
+            now - Duration::from_millis(1),
+        );
+        assert_eq!(model.hear(before), None, "it was not on the screen");
         assert!(rows[22].contains("y/n   sha256:1"), "{rows:#?}");
+        assert!(rows[23].ends_with("0 more below, 0 above"), "{rows:#?}");
         let asked = rows
             .iter()
             .any(|r| r.starts_with("requests allowed-tools: Bash"));
@@ -469,6 +493,34 @@ mod tests {
         assert_eq!(model.focus, Focus::Page);
         key(&mut model, 'q');
         assert_eq!(key(&mut model, 'q'), Some(Order::Quit));
+    }
+
+    #[test]
+    fn after_an_approval_the_next_skill_that_wants_a_look_is_selected() {
+        let now = Instant::now();
+        let wanting = |states: [&str; 2]| {
+            let mut status = status(0);
+            for (skill, state) in status.servers[0].skills.iter_mut().zip(states) {
+                skill.state = state.into();
+            }
+            Box::new(status)
+        };
+        let mut model = Model::new(*wanting(["needs-approval"; 2]), now);
+        assert_eq!(model.rows[model.selected].path, "lab/a");
+        key(&mut model, 'a');
+        model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
+        screen(&mut model, 80, 24, now);
+        key(&mut model, 'y');
+        model.hear(News::Done(Ok("approved".into())));
+        model.hear(News::Status(wanting(["needs-approval"; 2]), now));
+        assert_eq!(
+            model.rows[model.selected].path, "lab/a",
+            "it is not known yet"
+        );
+        model.hear(News::Status(wanting(["listed", "needs-approval"]), now));
+        assert_eq!(model.rows[model.selected].path, "lab/b");
+        model.hear(News::Status(wanting(["needs-approval"; 2]), now));
+        assert_eq!(model.rows[model.selected].path, "lab/b");
     }
 
     #[test]
