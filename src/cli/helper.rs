@@ -187,7 +187,7 @@ fn of_option(option: &str) -> Result<Vec<OsString>, BadLine> {
     let command = Cli::command();
     let mut known = command.get_arguments();
     let known = known.find(|a| a.get_long() == Some(&long) && !a.is_hide_set());
-    let known = known.filter(|_| !["daemon", "mount", "json"].contains(&&*long));
+    let known = known.filter(|_| !["daemon", "mount", "json", "color"].contains(&&*long));
     let flag = OsString::from(format!("--{long}"));
     match (known.map(clap::Arg::get_action), value) {
         (Some(ArgAction::Set | ArgAction::Append), Some(value)) => Ok(vec![flag, value.into()]),
@@ -263,6 +263,7 @@ mod tests {
             ("new_session=1", "no value"),
             ("daemon_child", "not known"),
             ("json", "not known"),
+            ("color=never", "not known"),
             ("size=5", "not known"),
         ] {
             let error = line(&["none", "/m", "-o", options]).unwrap_err();

@@ -772,10 +772,19 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
 }
 
 fn unmount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
+<<<<<<< HEAD
     progress::while_waiting("unmounting", || end_mount(ask, verb, json))
 }
 
 fn end_mount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
+=======
+    let text = progress::while_waiting("waiting for the mount to end", || end(ask, verb))?;
+    done(text, json)
+}
+
+/// Ends a mount, and waits until it is gone; what there is to say of it.
+fn end(ask: &Ask, verb: &Verb) -> Result<String, Failure> {
+>>>>>>> wt-face
     match ask.send(verb) {
         Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
         Ok(_) => {
@@ -783,7 +792,7 @@ fn end_mount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
             let until = Instant::now() + UNMOUNT_PATIENCE;
             while Instant::now() < until {
                 if let Err(ControlError::None { .. }) = ask.send(&Verb::Status { label: None }) {
-                    return done(String::new(), json);
+                    return Ok(String::new());
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -793,13 +802,10 @@ fn end_mount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
         Err(ControlError::None { at }) => {
             // A daemon that was killed together with its guard leaves a mount behind.
             let dead = ask.mountpoint.as_deref().map(fuse_mount::detach_dead);
-            done(
-                match dead.transpose()? {
-                    Some(true) => String::new(),
-                    _ => format!("nothing is mounted{at}"),
-                },
-                json,
-            )
+            Ok(match dead.transpose()? {
+                Some(true) => String::new(),
+                _ => format!("nothing is mounted{at}"),
+            })
         }
         Err(e) => Err(e.into()),
     }

@@ -47,12 +47,6 @@ fn shell(rig: &Rig, name: &str, line: &str) -> Out {
         .env("M", rig.mount_point()))
 }
 
-fn is_there(program: &str) -> bool {
-    let mut command = Command::new("sh");
-    let line = format!("command -v {program} >/dev/null");
-    command.args(["-c", &line]).status().unwrap().success()
-}
-
 fn two_skills(rig: &mut Rig) {
     let skills =
         ["pdf-processing", "acme/refunds"].map(|path| skill(path, json!({"a.txt": "a\n"})));
@@ -208,18 +202,13 @@ fn shells_complete_what_is_mounted_once_they_were_told_to() {
         assert!(text.starts_with(word), "{text}");
         assert!(text.contains("COMPLETE="), "{text}");
     }
-    if is_there("fish") {
-        let fish = "mount-skills completions fish | source; complete -C 'mount-skills show docs/p'";
-        assert_eq!(shell(&rig, "fish", fish).good(), "docs/pdf-processing\n");
-    }
-    if is_there("zsh") {
-        // As from a package: a file in the search path, which zsh finds by its first line.
-        let zsh = "d=$(mktemp -d); mount-skills completions zsh > $d/_mount-skills
-            fpath=($d $fpath); autoload -U compinit; compinit -u -d $d/dump
-            print -r -- $_comps[mount-skills]; autoload +X _mount-skills && print loaded
-            rm -r $d";
-        assert_eq!(shell(&rig, "zsh", zsh).good(), "_mount-skills\nloaded\n");
-    }
+    let fish = "mount-skills completions fish | source; complete -C 'mount-skills show docs/p'";
+    assert_eq!(shell(&rig, "fish", fish).good(), "docs/pdf-processing\n");
+    // As from a package: a file in the search path, which zsh finds by its first line.
+    let zsh = "d=$(mktemp -d -p $HOME); mount-skills completions zsh > $d/_mount-skills
+        fpath=($d $fpath); autoload -U compinit; compinit -u -d $d/dump
+        print -r -- $_comps[mount-skills]; autoload +X _mount-skills && print loaded";
+    assert_eq!(shell(&rig, "zsh", zsh).good(), "_mount-skills\nloaded\n");
     let bad = rig.cli(&["completions", "tcsh"]);
     assert!(bad.code == Some(2) && bad.err.contains("fish"), "{bad:?}");
 }
@@ -255,14 +244,10 @@ fn every_command_has_a_page_of_the_manual_that_can_be_read() {
     );
     for entry in fs::read_dir(&dir).unwrap() {
         let file = entry.unwrap().path().display().to_string();
-        if is_there("groff") {
-            let line = format!("groff -ww -man -Tutf8 {file} >/dev/null");
-            assert_eq!(shell(&rig, "sh", &line).err, "", "{file}");
-        }
-        if is_there("mandoc") {
-            let line = format!("mandoc -T lint -W error {file}");
-            assert_eq!(shell(&rig, "sh", &line).text(), "", "{file}");
-        }
+        let line = format!("groff -ww -man -Tutf8 {file} >/dev/null");
+        assert_eq!(shell(&rig, "sh", &line).err, "", "{file}");
+        let line = format!("mandoc -T lint -W error {file}");
+        assert_eq!(shell(&rig, "sh", &line).text(), "", "{file}");
     }
 }
 

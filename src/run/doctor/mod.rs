@@ -17,7 +17,7 @@ mod place;
 mod servers;
 mod storage;
 
-use super::{Dirs, Failure, pretty, say};
+use super::{Dirs, Failure, pretty, progress, say};
 use crate::cli::{ServerArgs, print};
 use crate::config::{self, BadConfig, Config, Why};
 use crate::domain::finding::{Finding, Fix, Severity};
@@ -74,7 +74,9 @@ pub(super) fn doctor(
                 findings.extend(mounts.iter().flat_map(place::served));
             }
             let timeout = args.timeout.map_or(TIMEOUT, Duration::from_secs_f64);
-            examined = servers::examine(&config, timeout)?;
+            examined = progress::while_waiting("asking the servers", || {
+                servers::examine(&config, timeout)
+            })?;
             findings.extend(examined.iter().flat_map(|e| e.findings(timeout)));
         }
     }
