@@ -128,6 +128,26 @@ pub struct ServerArgs {
     /// The size at which the least recently used kept files are removed, in MiB [default: 1024].
     #[arg(long, value_name = "MIB")]
     pub cache_size: Option<u64>,
+    /// How the lines of the log look [default: text].
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
+    /// Append a line of JSON to this file for each file that a process reads first, and for each
+    /// read that is refused; see: mount-skills audit.
+    #[arg(long, value_name = "FILE")]
+    pub audit: Option<PathBuf>,
+    /// Serve figures for Prometheus at this loopback address, such as 127.0.0.1:9464.
+    #[arg(long, value_name = "ADDRESS", value_parser = loopback)]
+    pub metrics: Option<SocketAddr>,
+}
+
+/// How the lines of the log look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// Objects, one a line.
+    Json,
 }
 
 /// What it takes to read a skill.
@@ -165,6 +185,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "give an address and a port, such as 127.0.0.1:8080".into())
 }
 
+/// An address that only this machine reaches.
+pub fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse().ok();
+    address
+        .filter(|a: &SocketAddr| a.ip().is_loopback())
+        .ok_or_else(|| "give a loopback address and a port, such as 127.0.0.1:9464".into())
+}
+
 /// The other things to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -199,6 +227,9 @@ pub enum Command {
     Status {
         /// A label, a skill, or a path below the mount point.
         what: Option<String>,
+        /// Print the figures of the mount for Prometheus instead.
+        #[arg(long, conflicts_with_all = ["what", "json"])]
+        prometheus: bool,
     },
     /// Print a skill's file without loading the skill; as JSON, its content is base64.
     Show {
@@ -309,6 +340,37 @@ pub enum Command {
     /// Read the configuration of a running mount again: servers come, go and change, the others
     /// notice nothing.
     Reload,
+    /// Print what a running mount logs; with a filter, change that until it ends, and print what it
+    /// was before.
+    LogLevel {
+        /// A level such as debug, or a filter such as mount_skills=debug,rmcp=info.
+        filter: Option<String>,
+    },
+    /// Print the end of what a server wrote to stderr, in this run and earlier ones.
+    Logs {
+        /// The server.
+        label: String,
+        /// Go on with what it writes from now on, until interrupted.
+        #[arg(short, long, conflicts_with = "json")]
+        follow: bool,
+        /// At most this many lines of what is kept.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        lines: usize,
+        /// Print its bytes as they are, which may do anything to a terminal.
+        #[arg(long, conflicts_with = "json")]
+        raw: bool,
+    },
+    /// Print the audit trail that a mount writes with --audit: who first read what.
+    Audit {
+        /// Only this server or skill, or what lies below this path.
+        what: Option<String>,
+        /// Go on with what is written from now on, until interrupted.
+        #[arg(short, long)]
+        follow: bool,
+        /// The trail, if not that of the running mount.
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
     /// Serve a directory of skills as an MCP server, over stdio unless --http is given.
     Serve {
         /// The directory; each folder in it with a SKILL.md is a skill.

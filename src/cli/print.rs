@@ -1,9 +1,15 @@
 //! What a status, a skill or a listing looks like to a person, and to a prompt.
 
+use crate::domain::text::printable;
+use crate::host::audit::{Line, Outcome};
 use crate::host::command::Detail;
 use crate::host::report::{ServerStatus, SkillStatus, Status, UnusedStatus, count};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Times before this after the epoch have a date that can be written: the year 9999.
+const LAST_DATE: Duration = Duration::from_secs(253_370_764_800);
 
 /// How much of a description stands in a line for people.
 const LINE_TEXT: usize = 80;
@@ -207,6 +213,54 @@ fn escape_xml(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
+/// A line of the audit trail.
+pub fn audit(line: &Line) -> String {
+    let at = |time: &u64| {
+        let time = UNIX_EPOCH.checked_add(Duration::from_secs(*time));
+        // Years of more than four digits have no such form.
+        let time = time.filter(|t| *t < UNIX_EPOCH + LAST_DATE);
+        time.map(httpdate::fmt_http_date).unwrap_or_default()
+    };
+    match line {
+        Line::More { time, more } => format!(
+            "{}  {} more, left out",
+            at(time),
+            count(usize::try_from(*more).unwrap_or(usize::MAX), "read")
+        ),
+        Line::Read(read) => {
+            let pid = read.pid.map_or("unknown".into(), |pid| pid.to_string());
+            let outcome = match &read.outcome {
+                Outcome::Served {
+                    size: bytes,
+                    source,
+                    opened_window,
+                    ..
+                } => {
+                    let window = match opened_window {
+                        true => ", window opened",
+                        false => "",
+                    };
+                    format!("{} from {source}{window}", size(*bytes))
+                }
+                Outcome::Refused { errno, error } => {
+                    format!("refused: {errno} ({})", error.name())
+                }
+            };
+            // The trail is a file that others may have written to.
+            printable(
+                &format!(
+                    "{}  {} (pid {pid}, uid {}) {}: {outcome}",
+                    at(&read.time),
+                    read.command,
+                    read.uid,
+                    read.path
+                ),
+                usize::MAX,
+            )
+        }
+    }
+}
+
 /// A block a server, then the counts.
 pub fn status(status: &Status) -> String {
     let mut out = format!(
@@ -264,6 +318,9 @@ pub fn status(status: &Status) -> String {
                     .collect();
                 for line in lines.iter().rev().take(5).rev() {
                     let _ = writeln!(out, "  stderr: {line}");
+                }
+                if !lines.is_empty() {
+                    let _ = writeln!(out, "  see: mount-skills logs {}", server.label);
                 }
             }
         }

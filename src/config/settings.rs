@@ -5,10 +5,11 @@
 
 use super::document::{Entry, Node, Value};
 use super::{BadConfig, Machine, Place};
-use crate::cli::{self, ApprovalArg, HoldArg, ServerArgs};
+use crate::cli::{self, ApprovalArg, HoldArg, LogFormat, ServerArgs};
 use crate::domain::text::Quoted;
 use crate::fuse::mount::Access;
 use clap::ValueEnum;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use std::time::Duration;
 const MOUNTPOINT: &str = "/mnt/skills";
 /// Where a setting comes from that nobody gave.
 const DEFAULT: &str = "default";
+/// What is shown of a setting that is not there.
+const NONE: &str = "none";
 const TIMEOUT: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const CACHE_SIZE: u64 = 1024;
@@ -41,6 +44,12 @@ pub struct Settings {
     pub cache_dir: Option<PathBuf>,
     /// How much of them, in MiB.
     pub cache_size: u64,
+    /// How the lines of the log look.
+    pub log_format: LogFormat,
+    /// Where the audit trail goes, if there is one.
+    pub audit: Option<PathBuf>,
+    /// Where figures for Prometheus are served, if they are.
+    pub metrics: Option<SocketAddr>,
     /// Each setting with its value and where that comes from, for people.
     pub shown: Vec<Shown>,
 }
@@ -82,6 +91,9 @@ pub(super) struct FileSettings {
     start_timeout: Option<Set<Duration>>,
     cache_dir: Option<Set<String>>,
     cache_size: Option<Set<u64>>,
+    log_format: Option<Set<LogFormat>>,
+    audit: Option<Set<String>>,
+    metrics: Option<Set<SocketAddr>>,
 }
 
 /// Seconds that make a sensible deadline.
@@ -159,10 +171,26 @@ impl FileSettings {
                 put(&mut self.cache_size, mebibytes(node), place),
                 "a number of MiB",
             ),
+            "log-format" => (
+                put(&mut self.log_format, choice(node), place),
+                "\"text\" or \"json\"",
+            ),
+            "audit" => (
+                put(&mut self.audit, text(node).map(str::to_owned), place),
+                "a path",
+            ),
+            "metrics" => (
+                put(
+                    &mut self.metrics,
+                    text(node).and_then(|t| cli::loopback(t).ok()),
+                    place,
+                ),
+                "a loopback address and a port, such as \"127.0.0.1:9464\"",
+            ),
             other => {
                 let why = format!(
                     "{}: not known; expected mountpoint, approval, hold, allow-other, timeout, \
-                     start-timeout, cache-dir, cache-size or [servers.LABEL] (Codex: [mcp_servers.NAME])",
+                     start-timeout, cache-dir, cache-size, log-format, audit, metrics or [servers.LABEL] (Codex: [mcp_servers.NAME])",
                     Quoted(other)
                 );
                 let place = place.clone();
@@ -214,7 +242,10 @@ impl FileSettings {
             other.start_timeout,
         )?;
         one("cache-dir", &mut self.cache_dir, other.cache_dir)?;
-        one("cache-size", &mut self.cache_size, other.cache_size)
+        one("cache-size", &mut self.cache_size, other.cache_size)?;
+        one("log-format", &mut self.log_format, other.log_format)?;
+        one("audit", &mut self.audit, other.audit)?;
+        one("metrics", &mut self.metrics, other.metrics)
     }
 
     /// What is in force.
@@ -234,7 +265,7 @@ impl FileSettings {
                 Err(why) => Err(BadConfig::Syntax { place, why }),
             }
         };
-        let cache_dir = path(self.cache_dir)?;
+        let (cache_dir, audit) = (path(self.cache_dir)?, path(self.audit)?);
         let duration = |given: Option<f64>| given.map(Duration::from_secs_f64);
         Ok(Settings {
             mountpoint: choose(
@@ -293,10 +324,7 @@ impl FileSettings {
                     None => "the user's cache directory".into(),
                 },
                 args.cache_dir.clone().map(Some),
-                cache_dir.map(|set| Set {
-                    value: Some(set.value),
-                    place: set.place,
-                }),
+                cache_dir.map(some),
                 None,
             ),
             cache_size: choose(
@@ -307,9 +335,45 @@ impl FileSettings {
                 self.cache_size,
                 CACHE_SIZE,
             ),
+            log_format: choose(
+                &mut shown,
+                "log-format",
+                name,
+                args.log_format,
+                self.log_format,
+                LogFormat::default(),
+            ),
+            audit: choose(
+                &mut shown,
+                "audit",
+                |file: &Option<PathBuf>| match file {
+                    Some(file) => file.display().to_string(),
+                    None => NONE.into(),
+                },
+                args.audit.clone().map(Some),
+                audit.map(some),
+                None,
+            ),
+            metrics: choose(
+                &mut shown,
+                "metrics",
+                |address: &Option<SocketAddr>| match address {
+                    Some(address) => address.to_string(),
+                    None => NONE.into(),
+                },
+                args.metrics.map(Some),
+                self.metrics.map(some),
+                None,
+            ),
             shown,
         })
     }
+}
+
+/// A setting that need not be there, and is.
+fn some<T>(Set { value, place }: Set<T>) -> Set<Option<T>> {
+    let value = Some(value);
+    Set { value, place }
 }
 
 fn name<T: ValueEnum>(value: &T) -> String {

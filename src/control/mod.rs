@@ -104,6 +104,13 @@ pub enum Verb {
     },
     /// Every skill with the set in force.
     Lock,
+    /// What is logged.
+    LogLevel {
+        /// What is to be logged from now on; as it is if not given.
+        filter: Option<String>,
+    },
+    /// All figures, for Prometheus.
+    Metrics,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -126,6 +133,10 @@ pub enum Reply {
     Live(Vec<(String, bool)>),
     /// Each skill and its set.
     Lock(Vec<Lock>),
+    /// What was logged before.
+    LogLevel(String),
+    /// Text for Prometheus.
+    Metrics(String),
     /// It is done; what to tell the user, if anything.
     Done(String),
     /// It cannot be done.
@@ -207,6 +218,10 @@ pub struct Orders {
     pub unmount: mpsc::Sender<Windows>,
     /// That the configuration is read again.
     pub reload: mpsc::Sender<Reload>,
+    /// Changes what is logged, if something is given; says what was logged before.
+    pub log_level: fn(Option<&str>) -> Result<String, String>,
+    /// What a status tells of them.
+    pub places: Places,
 }
 
 /// A request to read the configuration again.
@@ -214,6 +229,15 @@ pub struct Orders {
 pub struct Reload {
     /// Told what changed, or why nothing did.
     pub answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// What of a mount can be found elsewhere.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// The audit trail.
+    pub audit: Option<String>,
+    /// The figures for Prometheus.
+    pub metrics: Option<String>,
 }
 
 /// Gives the counts that only the kernel side has.
@@ -312,6 +336,8 @@ async fn answer(
             }
             let status = Status {
                 upcalls: upcalls(),
+                audit: orders.places.audit.clone(),
+                metrics: orders.places.metrics.clone(),
                 ..host.status_of(label.as_deref())
             };
             Reply::Status(Box::new(status))
@@ -350,6 +376,11 @@ async fn answer(
         }
         Verb::Live { target } => Reply::Live(host.live(&target).await?),
         Verb::Lock => Reply::Lock(host.locked()),
+        Verb::LogLevel { filter } => {
+            let before = (orders.log_level)(filter.as_deref());
+            Reply::LogLevel(before.map_err(Trouble::Failed)?)
+        }
+        Verb::Metrics => Reply::Metrics(host.metrics(upcalls())),
     })
 }
 

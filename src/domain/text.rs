@@ -35,7 +35,7 @@ fn shown(c: char, out: &mut String) {
 /// `\u{…}` escape (`\n`, `\t` and `\r` by their short names), cut to `max` characters with a
 /// mark that says how long it was (HR-114).
 pub fn printable(text: &str, max: usize) -> String {
-    let mut out = String::with_capacity(text.len().min(max * 2));
+    let mut out = String::with_capacity(text.len().min(max.saturating_mul(2)));
     for (n, c) in text.chars().enumerate() {
         if n == max {
             let total = n + text.chars().skip(n).count();
@@ -113,5 +113,6 @@ mod tests {
     fn hr_114_long_text_is_cut_with_a_mark() {
         assert_eq!(printable("abcdef", 3), "abc… (6 characters)");
         assert_eq!(printable("abc", 3), "abc");
+        assert_eq!(printable("abc", usize::MAX), "abc");
     }
 }

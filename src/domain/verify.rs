@@ -84,6 +84,11 @@ impl fmt::Debug for Verified {
 pub struct Unverified(Bytes);
 
 impl Unverified {
+    /// How many bytes there are.
+    pub fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     /// What a read of `size` bytes at `offset` gives: short or empty past the end.
     pub fn slice(&self, offset: u64, size: u32) -> &[u8] {
         slice(&self.0, offset, size)

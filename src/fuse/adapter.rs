@@ -4,7 +4,7 @@ use super::errno;
 use super::handles::{Handles, Snapshot};
 use super::parked::Parked;
 use crate::domain::tree::{self, Attr, Child, Kind, Lookup, Tree};
-use crate::host::{Host, Look, NO_SUCH_NAME};
+use crate::host::{Answer, Host, Look, NO_SUCH_NAME, Question, ReadError, Served, Way};
 use fuser::{
     AccessFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData,
@@ -154,6 +154,11 @@ impl Adapter {
         }
     }
 
+    /// What a request to read asks.
+    fn question(&self, req: &Request, ino: u64) -> Question {
+        self.host.question(ino, req.uid(), req.gid(), req.pid())
+    }
+
     /// Reads from an open file of a dynamic skill: the first read fetches, the others see the same
     /// content, for as long as it is open.
     fn read_dynamic(
@@ -166,16 +171,29 @@ impl Adapter {
         reply: ReplyData,
     ) {
         let host = Arc::clone(&self.host);
+        let question = self.question(req, ino);
         let Some(mut place) = self.parked.enter(req.pid(), ino) else {
             return reply.error(errno::GONE);
+        };
+        let way = match handle.get() {
+            Some(_) => Way::Memory,
+            None => Way::Server,
         };
         self.runtime.spawn(async move {
             let content = handle.get_or_init(|| host.read_dynamic(ino));
             tokio::select! {
                 biased;
                 content = content => match content {
-                    Ok(content) => reply.data(content.slice(offset, size)),
-                    Err(e) => reply.error(errno::of_read(*e)),
+                    Ok(content) => {
+                        let bytes = content.slice(offset, size);
+                        let answer = Answer::dynamic(way, content.size(), bytes.len());
+                        host.note(question, Ok(answer));
+                        reply.data(bytes);
+                    }
+                    Err(e) => {
+                        host.note(question, Err(*e));
+                        reply.error(errno::of_read(*e));
+                    }
                 },
                 told = place.told() => reply.error(errno::of_told(told)),
             }
@@ -359,24 +377,19 @@ impl Filesystem for Adapter {
         if let Some(handle) = self.handles.get(fh.0) {
             return self.read_dynamic(req, ino.0, handle, offset, size, reply);
         }
-        match self.host.read_now(ino.0) {
-            Some(Ok(file)) => return reply.data(file.slice(offset, size)),
-            Some(Err(e)) => return reply.error(errno::of_read(e)),
-            None => {}
+        let question = self.question(req, ino.0);
+        if let Some(told) = self.host.serve_now(ino.0) {
+            return tell(&self.host, question, told, (offset, size), reply);
         }
         let host = Arc::clone(&self.host);
         let Some(mut place) = self.parked.enter(req.pid(), ino.0) else {
             return reply.error(errno::GONE);
         };
         self.runtime.spawn(async move {
-            let result = tokio::select! {
+            tokio::select! {
                 biased;
-                result = host.read(ino.0) => result.map_err(errno::of_read),
-                told = place.told() => Err(errno::of_told(told)),
-            };
-            match result {
-                Ok(file) => reply.data(file.slice(offset, size)),
-                Err(e) => reply.error(e),
+                told = host.serve(ino.0) => tell(&host, question, told, (offset, size), reply),
+                told = place.told() => reply.error(errno::of_told(told)),
             }
         });
     }
@@ -515,6 +528,28 @@ impl Filesystem for Adapter {
         // the answer is the same.
         self.upcalls.count(Upcall::Other);
         reply.error(errno::READ_ONLY);
+    }
+}
+
+/// Answers a read of so many bytes from an offset on, and has that noted: before the answer, after
+/// which the reader may be gone.
+fn tell(
+    host: &Host,
+    question: Question,
+    told: Result<Served, ReadError>,
+    (offset, size): (u64, u32),
+    reply: ReplyData,
+) {
+    match told {
+        Ok(served) => {
+            let bytes = served.file.slice(offset, size);
+            host.note(question, Ok(served.answer(bytes.len())));
+            reply.data(bytes);
+        }
+        Err(e) => {
+            host.note(question, Err(e));
+            reply.error(errno::of_read(e));
+        }
     }
 }
 

@@ -529,7 +529,7 @@ impl Host {
             claims,
         };
         let path = format!("{}/{wanted}", detail.skill);
-        if let Ok(bytes) = self.fetch_once(&path, &file).await {
+        if let Ok((bytes, _)) = self.fetch_once(&path, &file).await {
             return Ok((detail, bytes));
         }
         // What was looked at may have moved: then the next look is at what it is now.

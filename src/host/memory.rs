@@ -84,6 +84,11 @@ impl Memory {
         Some(kept.file.clone())
     }
 
+    /// What is kept and being loaded.
+    pub(super) fn bytes(&self) -> u64 {
+        self.inner.lock().bytes
+    }
+
     /// What a lack of room does.
     #[cfg(all(test, shuttle))]
     pub(super) fn evict(&self) {

@@ -13,15 +13,19 @@
 //!   the one that puts the writes of a server's state in order, which is taken first.
 
 mod admission;
+pub mod audit;
 pub mod command;
 mod flight;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod memory;
+mod metrics;
+mod note;
 mod refusal;
 pub mod report;
 mod walk;
 
+pub use note::{Answer, Question, Served, Way};
 pub use refusal::{ReadError, Refusal};
 pub use walk::{Look, NO_SUCH_NAME};
 
@@ -42,8 +46,11 @@ use crate::store::cache::{Cache, Shelf};
 use crate::store::state::{State, StoredListing, Verdicts};
 use crate::sync::{Mutex, RwLock, sleep, spawn, spawn_blocking, timeout};
 use admission::{Admission, Admitted, Share};
+use audit::Audit;
 use flight::Flights;
 use memory::{Key, Memory};
+use metrics::Metrics;
+use note::Opened;
 use refusal::{News, Refusals};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -143,13 +150,16 @@ pub struct Host {
     tree: RwLock<Arc<Tree>>,
     memory: Memory,
     admission: Admission,
-    flights: Flights<(Asked, From), Result<Verified, ReadError>>,
+    flights: Flights<(Asked, From), Result<(Verified, Way), ReadError>>,
     /// Reads that failed a moment ago. What one URI gave says nothing of another that promises
     /// the same bytes.
     memo: Mutex<HashMap<Asked, (Tick, ReadError)>>,
     refusals: Mutex<Refusals>,
     /// What the configuration has beyond the servers: for the status alone.
     unused: Mutex<Vec<report::UnusedStatus>>,
+    metrics: Metrics,
+    /// None if there is no trail: then nobody is looked up.
+    audit: OnceLock<Audit>,
     inbox: mpsc::UnboundedSender<Message>,
     report_due: Notify,
     settled: watch::Sender<Vec<Option<String>>>,
@@ -351,6 +361,8 @@ impl Host {
             memo: Mutex::default(),
             refusals: Mutex::default(),
             unused: Mutex::default(),
+            metrics: Metrics::new(),
+            audit: OnceLock::new(),
             inbox,
             report_due: Notify::new(),
             settled,
@@ -458,14 +470,19 @@ impl Host {
 
     /// The content of a file, if it can be had without waiting for anything.
     pub fn read_now(&self, ino: u64) -> Option<Result<Verified, ReadError>> {
+        Some(self.serve_now(ino)?.map(|served| served.file))
+    }
+
+    /// As [`Host::read_now`], with how it came.
+    pub fn serve_now(&self, ino: u64) -> Option<Result<Served, ReadError>> {
         let asked = match self.resolve(ino) {
             Err(e) => return Some(Err(e)),
-            Ok(Resolved::Text(text)) => return Some(Ok(text)),
+            Ok(Resolved::Text(text)) => return Some(Ok(Served::ours(text))),
             Ok(Resolved::Disputed(claims)) => in_dispute(ino, &claims),
             Ok(Resolved::File(file)) => {
-                if let Some(bytes) = self.at_once(&file) {
+                if let Some((bytes, way)) = self.at_once(&file) {
                     let moves = self.moves(&file).next().is_some();
-                    return (!moves).then(|| self.admit(&file, bytes));
+                    return (!moves).then(|| self.admit(&file, bytes, way));
                 }
                 file.asked()
             }
@@ -477,10 +494,10 @@ impl Host {
     }
 
     /// The content of a file that is in our memory or, on the disk, in the kernel's.
-    fn at_once(&self, file: &File) -> Option<Verified> {
+    fn at_once(&self, file: &File) -> Option<(Verified, Way)> {
         let key = file.key();
         if let Some(bytes) = self.memory.get(&key) {
-            return Some(bytes);
+            return Some((bytes, Way::Memory));
         }
         let size = file.expected.size;
         let s = self.slot(file.slot)?;
@@ -492,7 +509,7 @@ impl Host {
         if let Some(room) = self.memory.room_left(size) {
             self.memory.put(key, bytes.clone(), room);
         }
-        Some(bytes)
+        Some((bytes, Way::Disk))
     }
 
     /// The content of a file: from memory, from the disk or from its server, checked. Reading it
@@ -501,9 +518,18 @@ impl Host {
     /// # Errors
     /// By what the reader is told; the reason is in the status of the label.
     pub async fn read(self: &Arc<Self>, ino: u64) -> Result<Verified, ReadError> {
-        if let Some(result) = self.read_now(ino) {
+        self.serve(ino).await.map(|served| served.file)
+    }
+
+    /// As [`Host::read`], with how it came.
+    ///
+    /// # Errors
+    /// As [`Host::read`].
+    pub async fn serve(self: &Arc<Self>, ino: u64) -> Result<Served, ReadError> {
+        if let Some(result) = self.serve_now(ino) {
             return result;
         }
+        let _waiting = self.metrics.waiting();
         let mut resolved = self.resolve(ino)?;
         if matches!(resolved, Resolved::Disputed(_)) {
             // A window that was opened just now may decide it.
@@ -514,14 +540,15 @@ impl Host {
             resolved = self.resolve(ino)?;
         }
         let file = match resolved {
-            Resolved::Text(text) => return Ok(text),
+            Resolved::Text(text) => return Ok(Served::ours(text)),
             Resolved::File(file) => file,
             Resolved::Disputed(claims) => {
                 let host = Arc::clone(self);
                 let asked = in_dispute(ino, &claims);
                 let settle = move || async move { Err(host.settle_dispute(ino, &claims).await) };
                 let result = self.flights.join((asked, From::Anywhere), settle).await;
-                return result.unwrap_or(Err(ReadError::Internal));
+                let error = result.map(|r| r.err()).unwrap_or_default();
+                return Err(error.unwrap_or(ReadError::Internal));
             }
         };
         let path = self.tree().path(ino).unwrap_or_default();
@@ -534,7 +561,7 @@ impl Host {
             .join(flight, fetch)
             .await
             .unwrap_or(Err(ReadError::Internal));
-        let bytes = result?;
+        let (bytes, way) = result?;
         // Decide again: the entry may have changed while the bytes were on their way.
         let mut file = self.still(ino, key)?;
         // A window that moves changes what is shown: the reader must find the rest of it moved.
@@ -546,7 +573,7 @@ impl Host {
         if !moves.is_empty() {
             file = self.still(ino, key)?;
         }
-        self.admit(&file, bytes)
+        self.admit(&file, bytes, way)
     }
 
     /// The file of an inode, if it may be read and is what it was.
@@ -569,7 +596,7 @@ impl Host {
     }
 
     /// Opens the windows of what is about to be served; stale if one of the skills moved on.
-    fn admit(&self, file: &File, bytes: Verified) -> Result<Verified, ReadError> {
+    fn admit(&self, file: &File, bytes: Verified, way: Way) -> Result<Served, ReadError> {
         let slot = file.slot;
         let Some(s) = self.slot(slot) else {
             return Err(ReadError::Stale);
@@ -595,7 +622,15 @@ impl Host {
             s.windows_due.notify_one();
             let _ = self.inbox.send(Message::Opened(slot));
         }
-        Ok(bytes)
+        Ok(Served {
+            file: bytes,
+            way,
+            opened: match opened {
+                true => Opened::Window,
+                false => Opened::Nothing,
+            },
+            digest: Some(file.expected.digest),
+        })
     }
 
     fn resolve(&self, ino: u64) -> Result<Resolved, ReadError> {
@@ -641,7 +676,11 @@ impl Host {
         }
     }
 
-    async fn fetch(self: Arc<Self>, path: String, file: File) -> Result<Verified, ReadError> {
+    async fn fetch(
+        self: Arc<Self>,
+        path: String,
+        file: File,
+    ) -> Result<(Verified, Way), ReadError> {
         let result = self.fetch_once(&path, &file).await;
         if let Err(e) = &result {
             self.remember(file.asked(), *e);
@@ -655,9 +694,13 @@ impl Host {
         memo.insert(asked, (Tick::now(), e));
     }
 
-    async fn fetch_once(self: &Arc<Self>, path: &str, file: &File) -> Result<Verified, ReadError> {
+    async fn fetch_once(
+        self: &Arc<Self>,
+        path: &str,
+        file: &File,
+    ) -> Result<(Verified, Way), ReadError> {
         if let Some(bytes) = self.memory.get(&file.key()) {
-            return Ok(bytes);
+            return Ok((bytes, Way::Memory));
         }
         let File {
             slot,
@@ -690,7 +733,10 @@ impl Host {
             && let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await
         {
             self.memory.put(file.key(), bytes.clone(), room);
-            return Ok(bytes);
+            return Ok((bytes, Way::Disk));
+        }
+        if shelf.is_some() {
+            self.metrics.missed();
         }
         if file.from == From::CacheOnly {
             let refusal = Refusal::held(path, &expected.uri);
@@ -717,7 +763,7 @@ impl Host {
                     Ok(bytes) => {
                         self.memory.put(file.key(), bytes.clone(), room);
                         self.save(slot, expected, &bytes, admitted);
-                        return Ok(bytes);
+                        return Ok((bytes, Way::Server));
                     }
                     Err(mismatch) => Problem::Mismatch(mismatch),
                 }
@@ -969,6 +1015,7 @@ impl Host {
     fn refuse(&self, slot: u16, refusal: Refusal) {
         if let Some(s) = self.slot(slot) {
             let label = &s.server.label;
+            self.metrics.refused(label.as_str(), refusal.error);
             let news = self.refusals.lock().add(slot, refusal.clone());
             if news != News::Known {
                 let more = match news {
@@ -1353,6 +1400,9 @@ impl Host {
         let tree = self.tree();
         for (slot, s) in self.slots() {
             s.end(slot, &tree, windows);
+        }
+        if let Some(audit) = self.audit.get() {
+            audit.end();
         }
     }
 

@@ -20,7 +20,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const TEXT: usize = 500;
 
 /// Why a read gives no bytes, by what the reader is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReadError {
     /// The skill changed: look the file up again.
@@ -38,6 +38,18 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// Its name in figures, as in a status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Denied => "denied",
+            Self::Contradiction => "contradiction",
+            Self::TimedOut => "timed-out",
+            Self::Down => "down",
+            Self::Internal => "internal",
+        }
+    }
+
     /// The name of the errno that the reader gets.
     pub fn errno_name(self) -> &'static str {
         match self {

@@ -43,6 +43,12 @@ pub struct Status {
     pub unused: Vec<UnusedStatus>,
     /// The disk cache; none if it cannot be used.
     pub cache: Option<cache::Figures>,
+    /// Where the audit trail is, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub audit: Option<String>,
+    /// Where figures for Prometheus are served, if they are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub metrics: Option<String>,
     /// Requests of the kernel, by kind.
     #[serde(default)]
     pub upcalls: BTreeMap<String, u64>,
@@ -173,7 +179,7 @@ impl Host {
         let _ = self.inbox.send(Message::Report);
     }
 
-    /// The status of the mount; the caller adds the upcalls.
+    /// The status of the mount; the caller adds the upcalls, and what else it alone knows.
     pub fn status(&self) -> Status {
         let tree = self.tree();
         let servers = self
@@ -202,6 +208,8 @@ impl Host {
             servers,
             unused: self.unused.lock().clone(),
             cache: self.cache.as_ref().map(|c| c.figures()),
+            audit: None,
+            metrics: None,
             upcalls: BTreeMap::new(),
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How long a shell waits for names.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The arguments that name a label or a skill.
-const NAMED: [(&str, &str); 12] = [
+const NAMED: [(&str, &str); 14] = [
     ("list", "label"),
     ("status", "what"),
     ("show", "skill"),
@@ -28,6 +28,8 @@ const NAMED: [(&str, &str); 12] = [
     ("gate", "path"),
     ("login", "label"),
     ("logout", "label"),
+    ("logs", "label"),
+    ("audit", "what"),
 ];
 
 /// Answers a shell that asks for completions, and ends the program; returns if none does.

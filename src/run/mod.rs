@@ -10,10 +10,13 @@ mod doctor;
 mod lock;
 mod log;
 mod login;
+mod metrics;
 mod mount;
 mod progress;
 mod servers;
 mod service;
+mod stderr;
+mod trail;
 
 use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
 use crate::config::BadConfig;
@@ -35,9 +38,10 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use trail::{End, Shape};
 
 pub use complete::complete;
-pub use log::Log;
+pub use log::start_log;
 
 /// How long `unmount` waits until all is gone.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(15);
@@ -189,7 +193,16 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
                 Format::Hint => print::list_hint(&status, max_chars),
             })
         }
-        Command::Status { what } => status(&ask, what.as_deref(), json),
+        Command::Status {
+            prometheus: true, ..
+        } => match ask.reply(&Verb::Metrics)? {
+            Reply::Metrics(text) => say(text),
+            _ => Err(unexpected()),
+        },
+        Command::Status {
+            what,
+            prometheus: false,
+        } => status(&ask, what.as_deref(), json),
         Command::Show { skill, file } => {
             let (ask, skill) = ask.about(skill);
             show(&ask, &skill, &file, json)
@@ -253,6 +266,24 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             unmount(&Ask { mountpoint }, &verb, json)
         }
         Command::Reload => ask.done(Verb::Reload, json),
+        Command::LogLevel { filter } => log_level(&ask, filter, json),
+        Command::Logs {
+            label,
+            follow,
+            lines,
+            raw,
+        } => {
+            let (ask, label) = ask.about(label);
+            let shape = match (raw, json) {
+                (true, _) => Shape::Raw,
+                (false, true) => Shape::Json,
+                (false, false) => Shape::Lines,
+            };
+            trail::logs(&ask, &label, shape, lines, end(follow))
+        }
+        Command::Audit { what, follow, file } => {
+            trail::audit(ask, what, file.as_deref(), end(follow), json)
+        }
         Command::Serve { dir, http, watch } => {
             let watch = if watch { Watch::Yes } else { Watch::No };
             let ready = |url: &str| {
@@ -273,6 +304,13 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             fuse_mount::guard(&mountpoint, &device, then.as_deref());
             Ok(())
         }
+    }
+}
+
+fn end(follow: bool) -> End {
+    match follow {
+        true => End::Follow,
+        false => End::Stop,
     }
 }
 
@@ -503,6 +541,20 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         return say(print::status(&one));
     }
     say(print::status_of(&one, &path).unwrap_or_default())
+}
+
+/// Says what is logged, or changes it and says what was logged before.
+fn log_level(ask: &Ask, filter: Option<String>, json: bool) -> Result<(), Failure> {
+    let now = filter.clone();
+    let Reply::LogLevel(before) = ask.reply(&Verb::LogLevel { filter })? else {
+        return Err(unexpected());
+    };
+    say(match json {
+        true => {
+            pretty(&serde_json::json!({"now": now.as_ref().unwrap_or(&before), "before": before}))?
+        }
+        false => before,
+    })
 }
 
 fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {

@@ -6,10 +6,10 @@
 use super::progress::{Progress, Where};
 use super::servers::{self, Ground, Look, Servers, Wanted, Wish};
 use super::service::{self, Stage};
-use super::{Dirs, Failure, ServerArgs, daemon, lock, log, login};
+use super::{Dirs, Failure, ServerArgs, daemon, lock, log, login, metrics};
 use crate::cli::{ApprovalArg, HoldArg, MountArgs};
 use crate::config::{self, Config, Machine, ServerSpec, Settings, Unused};
-use crate::control::{self, Control, Orders, Reload};
+use crate::control::{self, Control, Orders, Places, Reload};
 use crate::domain::skill::{Approval, Hold, Policy};
 use crate::domain::text::printable;
 use crate::fuse::Upcalls;
@@ -18,6 +18,7 @@ use crate::host::report::UnusedStatus;
 use crate::host::{Dynamic, Host, Server, Windows};
 use crate::source::{Spawner, Target};
 use crate::store::PrivateDir;
+use crate::store::append::Trail;
 use crate::store::cache::Cache;
 use crate::store::state::State;
 use std::ffi::OsString;
@@ -182,8 +183,11 @@ struct Loaded {
 impl Loaded {
     /// Reads the configuration, and says what of it is not used.
     fn new(args: &ServerArgs, mountpoint: Option<PathBuf>, life: Life) -> Result<Self, Failure> {
+        // The file with more of it may have something to say as well.
+        args.log_format.into_iter().for_each(log::look);
         let machine = Machine::here()?;
         let now = config::load(args, mountpoint.as_deref(), &machine)?;
+        log::look(now.settings.log_format);
         // A misspelt command, with a file of our own there to be mounted, is no mount point.
         let word = mountpoint.as_deref();
         let word = word.filter(|_| args.servers.is_empty() && args.configs.is_empty());
@@ -313,8 +317,20 @@ async fn serve_mount(
     if args.new_session {
         Storage::drop_windows(&told);
     }
+    let trail = trail(&now.settings, &path)?;
+    let listener = match now.settings.metrics {
+        Some(address) => Some(metrics::Listener::bind(address).await?),
+        None => None,
+    };
+    let places = Places {
+        audit: trail.as_ref().map(|(_, path)| path.display().to_string()),
+        metrics: listener.as_ref().map(|l| l.url.clone()),
+    };
     let (policy, cache) = (policy(args, &now.settings), storage.cache.clone());
     let (host, inbox) = Host::new(told, policy, cache, path.clone(), now.settings.timeout);
+    if let Some((mut trail, _)) = trail {
+        host.audit(Box::new(move |line| trail.append(line)))?;
+    }
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
     let handle = tokio::runtime::Handle::current();
@@ -336,10 +352,21 @@ async fn serve_mount(
         now.settings.access,
     )?;
     end.gone = Some(gone);
+    if let Some(listener) = listener {
+        let (host, upcalls) = (Arc::clone(&host), Arc::clone(&upcalls));
+        let figures = Arc::new(move || host.metrics(upcalls.figures()));
+        tokio::spawn(listener.serve(figures));
+    }
     let control = match Control::bind(&Dirs::find().control(), &path) {
         Ok(control) => {
             let figures = Arc::new(move || upcalls.figures());
-            let orders = Orders { unmount, reload };
+            let log_level = log::level;
+            let orders = Orders {
+                unmount,
+                reload,
+                log_level,
+                places,
+            };
             Some(tokio::spawn(control.serve(
                 Arc::clone(&host),
                 figures,
@@ -375,6 +402,7 @@ async fn serve_mount(
         host: Arc::clone(&host),
         spawner,
         start_timeout: now.settings.start_timeout,
+        state: storage.state.clone(),
         open: Arc::new(move |wanted| storage.server(wanted)),
         vault: login::vault,
     };
@@ -444,6 +472,29 @@ pub(super) fn kept_in(settings: &Settings, mountpoint: &Path) -> Result<Dirs, Fa
         }
     }
     Ok(kept)
+}
+
+/// The audit trail, if there is to be one, and where it is: not inside the mount, where nothing
+/// can be written.
+fn trail(settings: &Settings, mountpoint: &Path) -> Result<Option<(Trail, PathBuf)>, Failure> {
+    let Some(file) = &settings.audit else {
+        return Ok(None);
+    };
+    let file = std::path::absolute(file)?;
+    let shown = file.display();
+    // What is not there yet may lie behind links all the same.
+    let dir = file.parent().unwrap_or(&file);
+    let real = std::fs::canonicalize(&file).or_else(|_| std::fs::canonicalize(dir));
+    if real.is_ok_and(|real| real.starts_with(mountpoint)) || file.starts_with(mountpoint) {
+        let text = format!("--audit {shown}: the audit trail must not lie inside the mount");
+        return Err(Failure::Usage(text));
+    }
+    match Trail::open(&file) {
+        Ok(trail) => Ok(Some((trail, file))),
+        Err(e) => Err(Failure::Failed(format!(
+            "the audit trail cannot be written to {shown}: {e}; name another file with --audit"
+        ))),
+    }
 }
 
 /// Cache and state. Neither is needed to read skills: what cannot be used is a warning.

@@ -6,7 +6,7 @@
 //! environment or other headers, is connected anew and keeps all else.
 
 use super::service::{self, Stage};
-use super::{Failure, log};
+use super::{Failure, log, stderr};
 use crate::config::ServerSpec;
 use crate::control::Reload;
 use crate::domain::name::Label;
@@ -14,9 +14,11 @@ use crate::domain::text::printable;
 use crate::host::report::UnusedStatus;
 use crate::host::{Dynamic, Host, Server};
 use crate::source::session::Session;
-use crate::source::{Spawner, Vault};
+use crate::source::{Exchange, Listeners, Spawner, Stderr, Target, Vault};
+use crate::store::append::Ring;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -60,6 +62,8 @@ pub(super) struct Ground {
     pub(super) spawner: Spawner,
     pub(super) start_timeout: Duration,
     pub(super) open: Open,
+    /// Where the state is in which what servers write to stderr is kept.
+    pub(super) state: Option<PathBuf>,
     /// Where the login for a server is kept.
     pub(super) vault: fn(&ServerSpec) -> Option<Arc<dyn Vault>>,
 }
@@ -274,15 +278,34 @@ impl Ground {
         tokio::spawn(add(Arc::clone(&self.host), label.clone(), uri.clone()));
     }
 
+    /// Keeps what a server of ours writes to stderr, if there is a place for it.
+    fn keep_stderr(&self, spec: &ServerSpec) -> Option<Stderr> {
+        let (state, Target::Command(_)) = (self.state.as_ref()?, &spec.target) else {
+            return None;
+        };
+        let label = &spec.label;
+        let ring = Ring::open(state, label, &spec.identity);
+        let ring = ring.inspect_err(|e| tracing::debug!("{label}: its stderr is not kept: {e}"));
+        Some(stderr::keep(ring.ok()?, label.to_string()))
+    }
+
     fn connect(&self, slot: u16, wanted: Wanted) -> Member {
-        let events = Arc::clone(&self.host);
+        let (events, metrics) = (Arc::clone(&self.host), Arc::clone(&self.host));
+        let label = wanted.spec.label.clone();
+        let listeners = Listeners {
+            events: Arc::new(move |event| events.event(slot, event)),
+            exchanges: Arc::new(move |e: Exchange| {
+                metrics.asked(&label, e.method, e.outcome, e.took);
+            }),
+            stderr: self.keep_stderr(&wanted.spec),
+        };
         let session = Session::start(
             &wanted.spec.label,
             wanted.spec.target.clone(),
             (self.vault)(&wanted.spec),
             self.spawner.clone(),
             wanted.spec.start_timeout.unwrap_or(self.start_timeout),
-            Arc::new(move |event| events.event(slot, event)),
+            listeners,
         );
         self.host.attach(slot, session.source());
         Member {

@@ -95,6 +95,18 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// Its name in figures.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Down(_) => "down",
+            Self::NeedsCredentials(_) => "needs-credentials",
+            Self::TimedOut(_) => "timed-out",
+            Self::Rejected { .. } => "rejected",
+            Self::Malformed(_) => "malformed",
+            Self::NeedsInput => "needs-input",
+        }
+    }
+
     /// Whether it is the server's word that it serves no such thing (HR-48).
     pub fn is_unknown(&self) -> bool {
         matches!(
@@ -191,3 +203,35 @@ pub enum Event {
 
 /// Where a session's events go.
 pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// A request that came to something, in words of ours: its method, what it came to, and how long it
+/// took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchange {
+    /// The method.
+    pub method: &'static str,
+    /// What it came to.
+    pub outcome: &'static str,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Takes what a child writes to stderr, as it comes. It must not wait for anything.
+pub type Stderr = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+/// Who is told what a session does.
+#[derive(Clone)]
+pub struct Listeners {
+    /// Of what it publishes.
+    pub events: Events,
+    /// Of each request.
+    pub exchanges: Arc<dyn Fn(Exchange) + Send + Sync>,
+    /// Of what a child writes to stderr.
+    pub stderr: Option<Stderr>,
+}
+
+impl std::fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listeners")
+    }
+}

@@ -13,7 +13,9 @@ use super::listing::{Gather, Question};
 use super::pace::Pace;
 use super::transport::{Group, MAX_TYPED, RawHttp, Spawner, Target, Traces, with_causes};
 use super::wire::{self, DirChild, Next};
-use super::{Answer, Era, Event, Events, Figures, Link, Listing, Peer, Source, SourceError};
+use super::{
+    Answer, Era, Event, Exchange, Figures, Link, Listeners, Listing, Peer, Source, SourceError,
+};
 use crate::domain::manifest::{Declined, Entry};
 use crate::domain::name::Label;
 use crate::domain::text::printable;
@@ -81,7 +83,7 @@ struct Shared {
     label: String,
     spawner: Spawner,
     start_timeout: Duration,
-    events: Events,
+    listeners: Listeners,
     slot: watch::Sender<Slot>,
     refresh: Notify,
     lost: Lost,
@@ -171,7 +173,7 @@ impl Session {
         vault: Option<Arc<dyn Vault>>,
         spawner: Spawner,
         start_timeout: Duration,
-        events: Events,
+        listeners: Listeners,
     ) -> Self {
         let shared = Arc::new(Shared {
             auth: Mutex::new(auth_of(label.as_str(), &target, vault.as_ref())),
@@ -181,11 +183,11 @@ impl Session {
             label: label.to_string(),
             spawner,
             start_timeout,
-            events,
             slot: watch::Sender::new(Slot::Starting),
             refresh: Notify::new(),
             lost: Lost::default(),
-            traces: Arc::new(Traces::of(label)),
+            traces: Arc::new(Traces::of(label, listeners.stderr.clone())),
+            listeners,
             pace: Pace::default(),
             requests: Default::default(),
             connects: AtomicU64::new(0),
@@ -310,7 +312,7 @@ impl Shared {
             SourceError::NeedsCredentials(_) => Link::NeedsCredentials { reason },
             _ => Link::Down { reason },
         };
-        (self.events)(Event::Link(link));
+        (self.listeners.events)(Event::Link(link));
     }
 
     /// Makes a connection by either handshake; leaves the one to try first next time.
@@ -469,7 +471,7 @@ impl Shared {
         };
         let close = service.cancellation_token();
         self.slot.send_replace(Slot::Up(connection.clone()));
-        (self.events)(Event::Link(Link::Ready(peer.clone())));
+        (self.listeners.events)(Event::Link(Link::Ready(peer.clone())));
         let end = {
             let closed = service.waiting();
             let exited = async {
@@ -517,11 +519,11 @@ impl Shared {
                 match self.list(connection, start + LIST_TIME).await {
                     Ok(listing) => {
                         whole = listing.truncated.is_none();
-                        (self.events)(Event::Listed(listing));
+                        (self.listeners.events)(Event::Listed(listing));
                     }
                     Err(e) => {
                         whole = false;
-                        (self.events)(Event::ListFailed(e));
+                        (self.listeners.events)(Event::ListFailed(e));
                     }
                 }
             }
@@ -597,6 +599,7 @@ impl Shared {
         if let Some(count) = self.requests.get(method as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+        let began = Instant::now();
         let options = PeerRequestOptions::with_timeout(left);
         let answer = match connection
             .peer
@@ -609,13 +612,22 @@ impl Shared {
         if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
             self.pace.answered();
         }
-        match answer {
+        let result = match answer {
             Ok(ServerResult::CustomResult(CustomResult(serde_json::Value::String(raw)))) => Ok(raw),
             Ok(_) => Err(Ask::Failed(SourceError::Malformed(
                 "not a result of this method".into(),
             ))),
             Err(e) => Err(self.classify(connection, method, e, left)),
-        }
+        };
+        (self.listeners.exchanges)(Exchange {
+            method: METHODS.get(method as usize).copied().unwrap_or_default(),
+            outcome: match &result {
+                Ok(_) => "answered",
+                Err(e) => e.name(),
+            },
+            took: began.elapsed(),
+        });
+        result
     }
 
     /// Takes note of a reply that says "later"; for how long.
@@ -795,6 +807,16 @@ enum Ask {
 }
 
 impl Ask {
+    /// Its name in figures.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Lost(_) => "lost",
+            Self::Broken(_) => "broken",
+            Self::Later(_) => "later",
+            Self::Failed(e) => e.name(),
+        }
+    }
+
     /// The error, when nothing is tried again.
     fn into_error(self) -> SourceError {
         match self {

@@ -11,8 +11,8 @@
 //! - Lines on stdout that are no message are counted and skipped; a reply that cannot be parsed
 //!   becomes a failed answer, not a silence.
 
-use super::SourceError;
 use super::auth::{Auth, Secret, Token};
+use super::{SourceError, Stderr};
 use crate::domain::name::Label;
 use crate::domain::text::printable;
 use futures_util::StreamExt;
@@ -141,12 +141,14 @@ impl fmt::Debug for Endpoint {
 }
 
 /// What a child process leaves for `status`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Traces {
     /// The server's label, for the log.
     label: String,
     pub(super) noise: AtomicU64,
     stderr: Mutex<VecDeque<u8>>,
+    /// Is told of all of it.
+    listener: Option<Stderr>,
     /// Why the connection ended, where the transport knows more than "closed".
     pub(super) ended: Mutex<Option<SourceError>>,
     /// When the first of our requests was sent that no line on stdout has followed.
@@ -154,9 +156,10 @@ pub(super) struct Traces {
 }
 
 impl Traces {
-    pub(super) fn of(label: &Label) -> Self {
+    pub(super) fn of(label: &Label, listener: Option<Stderr>) -> Self {
         Self {
             label: label.to_string(),
+            listener,
             ..Self::default()
         }
     }
@@ -180,6 +183,9 @@ impl Traces {
     }
 
     fn keep_stderr(&self, bytes: &[u8]) {
+        if let Some(listener) = &self.listener {
+            listener(bytes);
+        }
         let mut tail = self.stderr.lock();
         tail.extend(bytes);
         let over = tail.len().saturating_sub(STDERR_TAIL);

@@ -7,6 +7,7 @@
 //! $XDG_CACHE_HOME/mount-skills/v1/<label>-<identity>/<aa>/<digest>   blobs, 0400 in 0700
 //! $XDG_STATE_HOME/mount-skills/v1/<label>-<identity>/listing.json    state, 0600 in 0700
 //! $XDG_STATE_HOME/mount-skills/v1/<label>-<identity>/login.json      the login, likewise
+//! $XDG_STATE_HOME/mount-skills/v1/<label>-<identity>/stderr          its stderr, likewise; older: stderr.1
 //! ```
 //!
 //! **Invariants:** nothing on disk is named by a server's text; directories are ours alone
@@ -15,6 +16,7 @@
 //!
 //! Absent on purpose: sharing of blobs between labels (HR-87).
 
+pub mod append;
 pub mod cache;
 mod crash;
 pub mod login;

@@ -283,6 +283,35 @@ impl PrivateDir {
         Ok((stat.st_mtime, stat.st_mtime_nsec))
     }
 
+    /// Opens a file to append to, making it where it is missing; how long it is. Never waits on a
+    /// FIFO, never follows a link.
+    ///
+    /// # Errors
+    /// `InvalidData` if something else bears the name.
+    pub fn append(&self, name: &str) -> io::Result<(File, u64)> {
+        let flags = OFlags::WRONLY
+            | OFlags::APPEND
+            | OFlags::CREATE
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::LOOP | Errno::NXIO) => return Err(planted()),
+            other => other?,
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !regular || stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(planted());
+        }
+        Ok((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0)))
+    }
+
+    /// Gives a file in it another name, in place of what had that.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
+    }
+
     /// Writes a file whose name is the digest of its content: in this directory, and renamed into
     /// `place`. After a power cut it may be damaged, which whoever loads it finds out; waiting for
     /// the disk for each of ten thousand files would buy nothing.

@@ -41,6 +41,7 @@ mod life;
 mod load;
 mod model;
 mod nonroot;
+mod observability;
 mod others;
 mod protocol;
 mod real_servers;

@@ -301,6 +301,8 @@ async fn ask_all(config: &Config, timeout: Duration) -> Result<Vec<Examined>, Fa
         spawner: Spawner::start(Arc::new(|_, _| {}))?,
         start_timeout: timeout,
         open: Arc::new(bare),
+        // A look leaves nothing behind.
+        state: None,
         vault: login::as_it_is,
     };
     let wish = Wish {

@@ -1,0 +1,544 @@
+//! What can be seen of a mount from outside: log, audit trail, the servers' stderr and figures.
+
+use crate::rig::{Proc, Rig, kill, ok, run, sha256, skill, until, wait};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Child;
+
+/// Text that does something to a terminal, and its lines to a log.
+const EVIL: &str = "\u{1b}[31m\u{202e}evil\r\nforged: line";
+
+fn scene() -> Value {
+    json!({"skills": [skill("s", json!({"a.txt": "a\n", "b.txt": "b\n"}))]})
+}
+
+/// A server that refuses a file with a text of its choice.
+fn evil_scene() -> Value {
+    let mut scene = scene();
+    let error = json!({"code": -32000, "message": EVIL});
+    scene["rules"] = json!([
+        {"method": "resources/read", "uri": "skill://s/b.txt", "error": error},
+    ]);
+    scene["start"] = json!({"stderr": format!("first\n{EVIL}\n")});
+    scene
+}
+
+/// A command that goes on, with what it prints in a file; it ends with this.
+struct Follower {
+    child: Child,
+    out: PathBuf,
+}
+
+impl Follower {
+    fn start(rig: &Rig, args: &[&str]) -> Self {
+        let out = rig.dir().join("followed");
+        let mut command = rig.command(&rig.bin);
+        command.args(args).stdout(File::create(&out).unwrap());
+        let child = command.spawn().unwrap();
+        Self { child, out }
+    }
+
+    #[track_caller]
+    fn sees(&self, what: &str) {
+        let seen = || fs::read_to_string(&self.out).unwrap();
+        until(what, 10.0, || seen().contains(what));
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn rows(text: &str) -> Vec<Value> {
+    let rows = text.lines().map(serde_json::from_str);
+    rows.collect::<Result<_, _>>().unwrap()
+}
+
+/// Whether a terminal would only print it.
+fn is_plain(text: &str) -> bool {
+    text.chars()
+        .all(|c| c == '\n' || (!c.is_control() && c != '\u{202e}'))
+}
+
+// ---- the log ----
+
+#[test]
+fn a_log_of_json_holds_one_escaped_object_a_line_and_its_level_changes_at_run_time() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    rig.up(&["lab"], &["--log-format", "json"]);
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    let log = || fs::read_to_string(rig.dir().join("daemon.err")).unwrap();
+    until("the refusal", 5.0, || log().contains("refused"));
+    assert!(is_plain(&log()), "{:?}", log());
+    for row in rows(&log()) {
+        assert!(row["time"].as_str().unwrap().ends_with('Z'), "{row}");
+        assert_eq!(row["level"], "WARN");
+        assert!(row["target"].as_str().unwrap().starts_with("mount_skills"));
+        assert!(!row["message"].as_str().unwrap().is_empty());
+    }
+    let refused = rows(&log()).into_iter();
+    let refused = refused.filter(|r| r["message"].as_str().unwrap().contains("refused"));
+    let refused: Vec<Value> = refused.collect();
+    assert_eq!(refused.len(), 1);
+    let message = refused[0]["message"].as_str().unwrap();
+    assert!(
+        message.contains(r"\u{1b}[31m\u{202e}evil\r\nforged"),
+        "{message}"
+    );
+
+    assert_eq!(rig.ask(&["log-level"]), "warn\n");
+    assert_eq!(rig.ask(&["log-level", "debug"]), "warn\n");
+    let told: Value = serde_json::from_str(&rig.ask(&["log-level", "--json"])).unwrap();
+    assert_eq!(told, json!({"before": "debug", "now": "debug"}));
+    let told = rig.ask(&["log-level", "--json", "mount_skills=info"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told, json!({"before": "debug", "now": "mount_skills=info"}));
+    kill(rig.server_pid("lab"), Signal::KILL);
+    let bad = rig.tell(&["log-level", "loud"]);
+    assert_eq!(bad.code, Some(1));
+    assert!(bad.err.contains("\"loud\" is no filter"), "{}", bad.err);
+    assert_eq!(rig.ask(&["log-level"]), "mount_skills=info\n");
+}
+
+#[test]
+fn a_log_of_text_has_one_escaped_line_for_each_event() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    let log = || fs::read_to_string(rig.dir().join("daemon.err")).unwrap();
+    until("the refusal", 5.0, || log().contains("refused"));
+    assert!(is_plain(&log()), "{:?}", log());
+    assert!(!log().lines().any(|l| l.starts_with("forged")), "{}", log());
+}
+
+#[test]
+fn the_settings_of_a_file_count_and_wrong_ones_are_refused() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    let dir = rig.dir().join("home/.config/mount-skills");
+    fs::create_dir_all(&dir).unwrap();
+    let words = shlex::split(&rig.scripted("lab")).unwrap();
+    let write = |settings: &str| {
+        let (program, arguments) = words.split_first().unwrap();
+        let server = format!(
+            "[servers.lab]\ncommand = {}\nargs = {}\n",
+            json!(program),
+            json!(arguments)
+        );
+        fs::write(dir.join("config.toml"), format!("{settings}\n{server}")).unwrap();
+    };
+    for (bad, said) in [
+        ("log-format = \"xml\"", "expected \"text\" or \"json\""),
+        ("metrics = \"0.0.0.0:1\"", "expected a loopback address"),
+        ("audit = 7", "expected a path"),
+    ] {
+        write(bad);
+        let out = rig.cli(&["config", "show"]);
+        assert_eq!(out.code, Some(2), "{bad}: {out:?}");
+        assert!(out.err.contains(said), "{}", out.err);
+    }
+    write("log-format = \"json\"\naudit = \"~/trail\"\nmetrics = \"127.0.0.1:0\"");
+    rig.mount(&[], &[]);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    let log = rig.dir().join("daemon.err");
+    until("a line", 5.0, || fs::metadata(&log).unwrap().len() > 0);
+    assert!(!rows(&fs::read_to_string(&log).unwrap()).is_empty());
+    let status = rig.status();
+    let trail = rig.dir().join("home/trail");
+    assert_eq!(status["audit"], trail.display().to_string());
+    let url = status["metrics"].as_str().unwrap();
+    assert!(url.starts_with("http://127.0.0.1:"), "{url}");
+}
+
+// ---- the audit trail ----
+
+fn trail(rig: &Rig) -> PathBuf {
+    rig.dir().join("trail")
+}
+
+fn lines(rig: &Rig) -> Vec<Value> {
+    rows(&fs::read_to_string(trail(rig)).unwrap())
+}
+
+/// The lines of the trail, once there are so many.
+#[track_caller]
+fn audited(rig: &Rig, n: usize) -> Vec<Value> {
+    wait("the lines of the trail", 5.0, || {
+        Some(lines(rig)).filter(|rows| rows.len() >= n)
+    })
+}
+
+#[test]
+fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    let file = trail(&rig).display().to_string();
+    let _caches = Rig::keep_kernel_caches();
+    rig.up(&["lab"], &["--audit", &file]);
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    let first = audited(&rig, 1).remove(0);
+    let digest = format!("sha256:{}", sha256(b"a\n"));
+    let expected = json!({
+        "time": first["time"], "uid": 0, "gid": 0, "pid": first["pid"], "command": "cat",
+        "program": first["program"], "label": "lab", "uri": "skill://s/a.txt", "path": "lab/s/a.txt",
+        "digest": digest, "size": 2, "source": "server", "opened_window": true,
+    });
+    if crate::rig::is_root() {
+        assert_eq!(first, expected);
+    }
+    let program = first["program"].as_str().unwrap();
+    assert!(program.starts_with('/'), "{program}");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // The kernel answers this one by itself, with a trail as without one.
+    let reads = || rig.status()["upcalls"]["read"].as_u64().unwrap();
+    let before = reads();
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    assert_eq!(reads(), before);
+    // One process that tries again and again.
+    let again = "import sys\nfor _ in range(5):\n    try: open(sys.argv[1]).read()\n    except OSError: pass\n";
+    let path = rig.path("lab/s/b.txt");
+    run(rig.command("python3").args(["-S", "-c", again]).arg(&path)).good();
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    let rows = audited(&rig, 3);
+    let refused: Vec<&Value> = rows.iter().filter(|r| r["errno"] == "EIO").collect();
+    assert_eq!(rows.len(), 3, "{rows:#?}");
+    assert_eq!(refused.len(), 2, "{rows:#?}");
+    assert_eq!(refused[0]["error"], "contradiction");
+    assert_eq!(refused[0]["uri"], "skill://s/b.txt");
+    assert_ne!(refused[0]["pid"], refused[1]["pid"]);
+
+    let all = rig.ask(&["audit"]);
+    assert_eq!(all.lines().count(), 3);
+    assert!(
+        all.contains("lab/s/a.txt: 2 B from server, window opened"),
+        "{all}"
+    );
+    assert!(
+        all.contains("lab/s/b.txt: refused: EIO (contradiction)"),
+        "{all}"
+    );
+    let read = rows_of(&rig, &["audit", "--json", "lab/s"]);
+    assert_eq!(read, rows);
+    assert_eq!(rows_of(&rig, &["audit", "--json", "lab/s/a.txt"]).len(), 1);
+    assert_eq!(rows_of(&rig, &["audit", "--json", "la"]).len(), 0);
+
+    // Moved away, and followed to the file that takes its place.
+    let follower = Follower::start(&rig, &["audit", "-f", "--file", &file, "--json"]);
+    follower.sees("lab/s/a.txt");
+    fs::rename(&file, rig.dir().join("trail.1")).unwrap();
+    assert_eq!(rig.cat("lab/s/SKILL.md").map(|_| ()), Ok(()));
+    let rows = audited(&rig, 1);
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["path"], "lab/s/SKILL.md");
+    follower.sees("lab/s/SKILL.md");
+}
+
+fn rows_of(rig: &Rig, args: &[&str]) -> Vec<Value> {
+    rows(&rig.ask(args))
+}
+
+#[test]
+fn readers_of_other_users_are_told_apart_and_one_that_cannot_be_named_is_unknown() {
+    if !crate::rig::is_root() {
+        return;
+    }
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    let file = trail(&rig).display().to_string();
+    let _caches = Rig::keep_kernel_caches();
+    rig.up(&["lab"], &["--audit", &file, "--allow-other"]);
+    let mut other = rig.command("setpriv");
+    other.args(["--reuid=1234", "--regid=1235", "--clear-groups", "--"]);
+    // Not by its path: the directories above are closed to others.
+    other.args(["cat", "a.txt"]).current_dir(rig.path("lab/s"));
+    assert_eq!(run(&mut other).good(), "a\n");
+    let row = audited(&rig, 1).remove(0);
+    assert_eq!((&row["uid"], &row["gid"]), (&json!(1234), &json!(1235)));
+    rig.stop();
+    fs::remove_file(&file).unwrap();
+
+    // A daemon in a namespace of its own knows no process outside by a number.
+    let targets = [("lab", &*rig.scripted("lab"))];
+    let mut command = rig.command("unshare");
+    command
+        .args(["--pid", "--fork", "--kill-child"])
+        .arg(&rig.bin);
+    rig.daemon_args(&mut command, &targets, &["--audit", &file]);
+    rig.mount_with(command);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    let row = audited(&rig, 1).remove(0);
+    assert_eq!(
+        (&row["pid"], &row["program"]),
+        (&Value::Null, &json!("unknown"))
+    );
+    assert_eq!(
+        (&row["uid"], &row["path"]),
+        (&json!(0), &json!("lab/s/b.txt"))
+    );
+    assert!(
+        rig.ask(&["audit"])
+            .contains("unknown (pid unknown, uid 0) lab/s/b.txt")
+    );
+    rig.ask(&["unmount"]);
+    assert_eq!(rig.ended(15.0), Some(0));
+}
+
+#[test]
+fn an_audit_trail_inside_the_mount_or_in_no_file_is_refused() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    let target = rig.scripted("lab");
+    let link = rig.dir().join("link");
+    std::os::unix::fs::symlink(rig.mount_point(), &link).unwrap();
+    let inside = "must not lie inside the mount";
+    for (file, code, said) in [
+        (rig.path("trail"), 2, inside),
+        (link.join("trail"), 2, inside),
+        (rig.dir().to_owned(), 1, "the audit trail cannot be written"),
+        ("/dev/null".into(), 1, "it is no regular file"),
+    ] {
+        let flags = ["--audit", &file.display().to_string()];
+        let out = run(&mut rig.daemon_command(&[("lab", &target)], &flags));
+        assert_eq!(out.code, Some(code), "{out:?}");
+        assert!(out.err.contains(said), "{}", out.err);
+    }
+    rig.up(&["lab"], &[]);
+    let out = rig.tell(&["audit"]);
+    assert_eq!(out.code, Some(1));
+    assert!(out.err.contains("writes no audit trail"), "{}", out.err);
+}
+
+// ---- stderr ----
+
+#[test]
+fn what_a_server_wrote_to_stderr_outlives_it_and_the_mount_and_is_escaped() {
+    let mut rig = Rig::new();
+    let mut dies = evil_scene();
+    dies["start"]["exit"] = json!(3);
+    rig.scene("lab", dies);
+    let target = rig.scripted("lab");
+    rig.mount(&[("lab", &target)], &[]);
+    until("its failure", 15.0, || rig.server("lab")["state"] == "down");
+    let status = rig.ask(&["status"]);
+    assert!(status.contains("see: mount-skills logs lab"), "{status}");
+    let logs = || rig.tell(&["logs", "lab"]);
+    until("its words", 5.0, || logs().text().starts_with("first\n"));
+    let kept: Vec<(PathBuf, u32)> = rig.stored("state").into_iter().collect();
+    let kept = kept.iter().find(|(p, _)| p.ends_with("stderr")).unwrap();
+    assert_eq!(kept.1 & 0o777, 0o600);
+    rig.stop();
+
+    let shown = rig.ask(&["logs", "lab"]);
+    assert!(is_plain(&shown), "{shown:?}");
+    assert!(
+        shown.starts_with("first\n\\u{1b}[31m\\u{202e}evil"),
+        "{shown}"
+    );
+    assert_eq!(rig.ask(&["logs", "lab", "--lines", "1"]), "forged: line\n");
+    let raw = rig.ask(&["logs", "lab", "--raw"]);
+    assert!(raw.starts_with(&format!("first\n{EVIL}\n")), "{raw:?}");
+    let json: Value = serde_json::from_str(&rig.ask(&["logs", "lab", "--json"])).unwrap();
+    assert_eq!(json["lines"][0], "first");
+    let out = rig.tell(&["logs", "other"]);
+    assert_eq!(out.code, Some(1));
+    assert!(out.err.contains("nothing is kept"), "{}", out.err);
+    rig.ask(&["forget", "lab"]);
+    assert_eq!(
+        rig.tell(&["logs", "lab"]).code,
+        Some(1),
+        "forget takes it away"
+    );
+}
+
+#[test]
+fn what_a_server_writes_to_stderr_is_followed_and_bounded() {
+    let mut rig = Rig::new();
+    let mut loud = scene();
+    let flood = json!({"fill": "x", "size": 3 << 20});
+    loud["rules"] = json!([
+        {"method": "resources/read", "uri": "skill://s/a.txt", "stderr": "said of a\n"},
+        {"method": "resources/read", "uri": "skill://s/b.txt", "stderr": [flood, "\nthe end\n"]},
+    ]);
+    loud["start"] = json!({"stderr": "begun\n"});
+    rig.scene("lab", loud);
+    rig.up(&["lab"], &[]);
+    until("its words", 5.0, || {
+        rig.tell(&["logs", "lab"]).code == Some(0)
+    });
+    let at = rig.mount_point().display().to_string();
+    let follower = Follower::start(&rig, &["logs", "-f", "lab", "--mount", &at]);
+    follower.sees("begun\n");
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    follower.sees("said of a\n");
+    drop(follower);
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    let files = || {
+        let files = rig.stored("state").into_iter().map(|(p, _)| p);
+        let name = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().into_owned();
+        let files = files.filter(|p| name(p).starts_with("stderr"));
+        files
+            .map(|p| fs::metadata(p).map_or(0, |m| m.len()))
+            .collect::<Vec<u64>>()
+    };
+    until("two files", 10.0, || files().len() == 2);
+    assert!(files().iter().all(|n| *n <= 1 << 20), "{:?}", files());
+}
+
+#[test]
+fn a_server_at_a_url_has_its_stderr_elsewhere() {
+    let mut rig = Rig::new();
+    rig.scene("web", scene());
+    let url = rig.scripted_http("web");
+    rig.mount(&[("web", &url)], &[]);
+    rig.ready("web");
+    let out = rig.tell(&["logs", "web"]);
+    assert_eq!(out.code, Some(1));
+    assert!(out.err.contains("its stderr is elsewhere"), "{}", out.err);
+}
+
+// ---- figures ----
+
+/// The samples of a text for Prometheus.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    assert!(text.trim_end().ends_with("# EOF"), "{text}");
+    let rows = text.lines().filter(|l| !l.starts_with('#'));
+    let samples = rows.map(|row| {
+        let (name, value) = row.rsplit_once(' ').unwrap();
+        (name.to_owned(), value.parse().unwrap())
+    });
+    samples.collect()
+}
+
+/// An HTTP request; the status line, and the body.
+fn fetch(address: &str, host: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+#[test]
+fn figures_count_what_happened_and_name_no_skill() {
+    let mut rig = Rig::new();
+    let mut secret = scene();
+    secret["skills"] = json!([skill("zanzibar", json!({"a.txt": "a\n", "b.txt": "b\n"}))]);
+    let error = json!({"code": -32000, "message": EVIL});
+    let uri = "skill://zanzibar/b.txt";
+    secret["rules"] = json!([{"method": "resources/read", "uri": uri, "error": error}]);
+    rig.scene("lab", secret);
+    let _caches = Rig::keep_kernel_caches();
+    rig.up(&["lab"], &["--metrics", "127.0.0.1:0"]);
+    let before = samples(&rig.ask(&["status", "--prometheus"]));
+    assert_eq!(before["mount_skills_windows{server=\"lab\"}"], 0.0);
+    assert_eq!(rig.cat("lab/zanzibar/a.txt"), ok("a\n"));
+    assert_eq!(rig.cat("lab/zanzibar/a.txt"), ok("a\n"));
+    assert_eq!(rig.cat("lab/zanzibar/b.txt"), Err("EIO"));
+    until("the window", 5.0, || {
+        let now = samples(&rig.ask(&["status", "--prometheus"]));
+        now["mount_skills_windows{server=\"lab\"}"] == 1.0
+    });
+    let text = rig.ask(&["status", "--prometheus"]);
+    let now = samples(&text);
+    let is = |name: &str, value: f64| {
+        let name = format!("mount_skills_{name}");
+        assert_eq!(now.get(&name), Some(&value), "{name} in {text}");
+    };
+    is("reads_total{server=\"lab\",outcome=\"served\"}", 1.0);
+    is("read_bytes_total{server=\"lab\",source=\"server\"}", 2.0);
+    is(
+        "read_wait_seconds_count{server=\"lab\",source=\"server\"}",
+        1.0,
+    );
+    is(
+        "read_wait_seconds_bucket{le=\"+Inf\",server=\"lab\",source=\"server\"}",
+        1.0,
+    );
+    is(
+        "refusals_total{server=\"lab\",outcome=\"contradiction\"}",
+        1.0,
+    );
+    let of = |method: &str, outcome: &str| {
+        format!("requests_total{{server=\"lab\",method=\"{method}\",outcome=\"{outcome}\"}}")
+    };
+    is(&of("resources/read", "answered"), 1.0);
+    is(&of("resources/read", "rejected"), 1.0);
+    is("cache_misses_total", 2.0);
+    is("servers{server=\"lab\",state=\"ready\"}", 1.0);
+    is("skills{server=\"lab\",state=\"held\"}", 1.0);
+    is("connects_total{server=\"lab\"}", 1.0);
+    is("memory_bytes", 2.0);
+    is("reads_waiting", 0.0);
+    assert!(
+        !text.contains("zanzibar") && !text.contains("evil"),
+        "{text}"
+    );
+
+    let url = rig.status()["metrics"].as_str().unwrap().to_owned();
+    let address = url.strip_prefix("http://").unwrap();
+    let address = address.strip_suffix("/metrics").unwrap();
+    let (head, body) = fetch(address, address, "/metrics");
+    assert!(head.contains("200"), "{head}");
+    assert!(samples(&body).contains_key("mount_skills_reads_waiting"));
+    assert!(fetch(address, address, "/").0.contains("404"));
+    let (head, body) = fetch(address, "evil.example", "/metrics");
+    assert!(head.contains("403") && body.is_empty(), "{head}");
+}
+
+#[test]
+fn figures_are_for_this_machine_alone_and_a_taken_port_says_so() {
+    let rig = Rig::new();
+    rig.scene("lab", scene());
+    let target = rig.scripted("lab");
+    let mount =
+        |address: &str| run(&mut rig.daemon_command(&[("lab", &target)], &["--metrics", address]));
+    for address in [
+        "0.0.0.0:9464",
+        "10.1.2.3:1",
+        "[::]:1",
+        "localhost:1",
+        "9464",
+    ] {
+        let out = mount(address);
+        assert_eq!(out.code, Some(2), "{out:?}");
+        assert!(out.err.contains("give a loopback address"), "{}", out.err);
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let out = mount(&address);
+    assert_eq!(out.code, Some(1), "{out:?}");
+    assert!(out.err.contains("name another port"), "{}", out.err);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_read_that_waits_is_counted_until_it_is_over() {
+    let mut rig = Rig::new();
+    let mut slow = scene();
+    slow["rules"] = json!([{"method": "resources/read", "hang": true}]);
+    rig.scene("lab", slow);
+    rig.up(&["lab"], &[]);
+    let waiting = || samples(&rig.ask(&["status", "--prometheus"]))["mount_skills_reads_waiting"];
+    let reader: Proc = rig.cat_later("lab/s/a.txt");
+    until("a reader", 5.0, || waiting() == 1.0);
+    reader.signal(Signal::INT);
+    until("its end", 5.0, || waiting() == 0.0);
+    reader.finish(5.0);
+}
