@@ -1,8 +1,8 @@
 //! The program: parse, run, turn an error into an exit code.
 
-use clap::Parser;
 use mount_skills::cli::helper::{self, Line};
-use mount_skills::{cli::Cli, run, run::Failure};
+use mount_skills::cli::{help, print};
+use mount_skills::{run, run::Failure};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,7 +21,9 @@ fn main() -> ExitCode {
             Err(e) => return fail(&Failure::Usage(e.to_string()), called),
         },
     };
-    let cli = Cli::parse_from(std::iter::once(&name).chain(&arguments));
+    print::choose_colors(&arguments);
+    let words: Vec<OsString> = std::iter::once(&name).chain(&arguments).cloned().collect();
+    let cli = help::parse(&words);
     match run::run(cli, &arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => fail(&failure, called),
@@ -31,7 +33,11 @@ fn main() -> ExitCode {
 /// Says why, unless that was said, and ends as whoever called expects it.
 fn fail(failure: &Failure, by_mount: bool) -> ExitCode {
     if !failure.is_silent() {
-        let _ = writeln!(std::io::stderr(), "mount-skills: {failure}");
+        let _ = writeln!(
+            anstream::stderr(),
+            "{} {failure}",
+            print::trouble("mount-skills:")
+        );
     }
     ExitCode::from(match by_mount {
         true => failure.mount_code(),

@@ -1,43 +1,52 @@
 //! The command line as typed. No behaviour: `run` does what is asked.
 
+pub mod help;
 pub mod helper;
 pub mod print;
+pub mod review;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Mounts the Agent Skills of MCP servers as read-only files, every byte checked against the
-/// server's manifest.
+/// The version, with the commit that a release build was made from.
+pub const VERSION: &str = env!("MOUNT_SKILLS_VERSION");
+/// Groups of options in the help.
+const SERVERS: &str = "Servers";
+const APPROVALS: &str = "Approvals and windows";
+const LIMITS: &str = "Limits";
+const RUNNING: &str = "Running";
+
+/// Mounts the Agent Skills of MCP servers as read-only, verified files
+///
+/// Every byte is checked against the server's manifest before it is read.
 #[derive(Debug, Parser)]
-#[command(
-    version,
-    after_help = "Examples:\n  \
-        mount-skills --server docs='npx -y some-skills-server' ~/skills\n  \
-        mount-skills --server team=https://skills.example.org/mcp --server mine=./my-skills ~/skills\n  \
-        mount-skills --config .mcp.json ~/skills\n  \
-        mount-skills run --server mine=./my-skills -- my-agent --skills-from-env\n  \
-        cat ~/skills/docs/pdf-processing/SKILL.md\n  \
-        mount-skills status\n  \
-        mount-skills unmount\n\n\
-        Skills are named LABEL/SKILL-PATH, as in the mount; a path below the mount works too.\n\
-        Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the skill moved meanwhile or the lock does\n\
-        not fit, 4 the doctor warns; `run` ends with its command's own code.\n\
-        If something does not work: mount-skills doctor\n\
-        MOUNT_SKILLS_LOG sets the log level of stderr: error, warn (default), info, debug."
-)]
+#[command(name = "mount-skills", version = VERSION)]
 pub struct Cli {
     /// What to mount.
     #[command(flatten)]
     pub mount: MountArgs,
-    /// The mount that a command is about: its mount point or a path below it. Not needed if only
-    /// one is running.
+    /// The mount that a command is about
+    ///
+    /// Its mount point or a path below it. Not needed if only one is running.
     #[arg(long = "mount", value_name = "PATH", global = true)]
     pub at: Option<PathBuf>,
     /// Print the answer of a command as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub json: bool,
+    /// When to use colours
+    ///
+    /// auto: on a terminal, unless NO_COLOR is set.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_short_help = true
+    )]
+    pub color: ColorArg,
     /// What else to do.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -49,15 +58,17 @@ pub struct MountArgs {
     /// The servers and the rules.
     #[command(flatten)]
     pub servers: ServerArgs,
-    /// Where to mount; made if it is missing [default: /mnt/skills, which is for root; others
-    /// choose a place of their own, such as ~/skills].
+    /// Where to mount; made if it is missing [default: /mnt/skills]
+    ///
+    /// Only root can make /mnt/skills; others choose a place of their own, such as ~/skills.
     pub mountpoint: Option<PathBuf>,
-    /// Return when the mount is ready, and serve it in the background.
-    #[arg(long)]
+    /// Return when the mount is ready, and serve it in the background
+    #[arg(long, help_heading = RUNNING)]
     pub daemon: bool,
-    /// Append the log to this file instead of stderr [default with --daemon:
-    /// $XDG_STATE_HOME/mount-skills/log].
-    #[arg(long, value_name = "FILE")]
+    /// Append the log to this file instead of stderr
+    ///
+    /// With --daemon the default is $XDG_STATE_HOME/mount-skills/log.
+    #[arg(long, value_name = "FILE", help_heading = RUNNING, hide_short_help = true)]
     pub log_file: Option<PathBuf>,
     /// The daemon itself; started by the command that waits for it.
     #[arg(long, hide = true)]
@@ -69,74 +80,135 @@ pub struct MountArgs {
 /// What is not given here may stand in a configuration file.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerArgs {
-    /// A server and your name for it. TARGET is a command line (run without a shell), an http(s)
-    /// URL, or a directory of skills. May be given more than once.
-    #[arg(long = "server", short = 's', value_name = "LABEL=TARGET")]
+    /// A server and your name for it: a command line, URL or directory
+    ///
+    /// TARGET is a command line (run without a shell), an http(s) URL, or a directory of skills.
+    /// May be given more than once.
+    #[arg(long = "server", short = 's', value_name = "LABEL=TARGET", help_heading = SERVERS)]
     pub servers: Vec<String>,
-    /// A file with servers: the mcpServers of Claude or Cursor, the servers of VS Code, Codex'
-    /// config.toml, or one of our own. May be given more than once [default, without --server:
+    /// A file with servers, of your MCP client or of our own
+    ///
+    /// The mcpServers of Claude or Cursor, the servers of VS Code, Codex' config.toml, or one of
+    /// our own. May be given more than once [default, without --server:
     /// ~/.config/mount-skills/config.toml].
-    #[arg(long = "config", short = 'c', value_name = "FILE")]
+    #[arg(long = "config", short = 'c', value_name = "FILE", help_heading = SERVERS)]
     pub configs: Vec<PathBuf>,
-    /// A header that each request to a server at a URL carries. May be given more than once. The
-    /// process list shows it: for a secret take --bearer-env or --bearer-file.
-    #[arg(long = "header", value_name = "LABEL=NAME: VALUE")]
+    /// A header that each request to a server at a URL carries
+    ///
+    /// May be given more than once. The process list shows it: for a secret take --bearer-env or
+    /// --bearer-file.
+    #[arg(
+        long = "header",
+        value_name = "LABEL=NAME: VALUE",
+        help_heading = SERVERS,
+        hide_short_help = true
+    )]
     pub headers: Vec<String>,
-    /// The environment variable with the bearer token for a server at a URL. May be given more
-    /// than once.
-    #[arg(long, value_name = "LABEL=VARIABLE")]
+    /// The environment variable with the bearer token for a server at a URL
+    ///
+    /// May be given more than once.
+    #[arg(
+        long,
+        value_name = "LABEL=VARIABLE",
+        help_heading = SERVERS,
+        hide_short_help = true
+    )]
     pub bearer_env: Vec<String>,
-    /// The file with the bearer token for a server at a URL; read again when it changes. May be
-    /// given more than once.
-    #[arg(long, value_name = "LABEL=FILE")]
+    /// The file with the bearer token for a server at a URL
+    ///
+    /// Read again when it changes. May be given more than once.
+    #[arg(
+        long,
+        value_name = "LABEL=FILE",
+        help_heading = SERVERS,
+        hide_short_help = true
+    )]
     pub bearer_file: Vec<String>,
-    /// A skill that its server does not list, by the URI of its SKILL.md. May be given more than
-    /// once.
-    #[arg(long = "skill", value_name = "LABEL=URI")]
+    /// A skill that its server does not list, by the URI of its SKILL.md
+    ///
+    /// May be given more than once.
+    #[arg(
+        long = "skill",
+        value_name = "LABEL=URI",
+        help_heading = SERVERS,
+        hide_short_help = true
+    )]
     pub skills: Vec<String>,
-    /// What it takes to read a skill: naming its server, or an approval of each skill's exact set
-    /// [default: server].
-    #[arg(long, value_enum)]
+    /// What it takes to read a skill
+    ///
+    /// [default: server]
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = APPROVALS)]
     pub approval: Option<ApprovalArg>,
-    /// Let the dynamic skills of this server be read: nothing of them can be verified. May be
-    /// given more than once.
-    #[arg(long, value_name = "LABEL")]
+    /// Let the dynamic skills of this server be read
+    ///
+    /// Nothing of them can be verified. May be given more than once.
+    #[arg(
+        long,
+        value_name = "LABEL",
+        help_heading = APPROVALS,
+        hide_short_help = true
+    )]
     pub allow_dynamic: Vec<String>,
-    /// What ends the window in which a skill that was read does not change [default: release].
-    #[arg(long, value_enum)]
+    /// What ends a window
+    ///
+    /// One opens when a skill is read: it does not change until then [default: release].
+    #[arg(long, value_enum, value_name = "UNTIL", help_heading = APPROVALS)]
     pub hold: Option<HoldArg>,
-    /// Read exactly the sets that `mount-skills lock` wrote to this file, and nothing else.
-    #[arg(long, value_name = "FILE", conflicts_with = "approval")]
+    /// Read exactly the sets of this file, and nothing else
+    ///
+    /// The file is what `mount-skills lock` prints.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "approval",
+        help_heading = APPROVALS
+    )]
     pub locked: Option<PathBuf>,
-    /// Let other users of the machine read too. As a user other than root, this needs a line
-    /// user_allow_other in /etc/fuse.conf.
-    #[arg(long)]
+    /// Let other users of the machine read too
+    ///
+    /// As a user other than root, this needs a line user_allow_other in /etc/fuse.conf.
+    #[arg(long, help_heading = RUNNING, hide_short_help = true)]
     pub allow_other: bool,
-    /// Forget the windows that a killed daemon left open.
-    #[arg(long)]
+    /// Forget the windows that a killed daemon left open
+    #[arg(long, help_heading = APPROVALS, hide_short_help = true)]
     pub new_session: bool,
-    /// How long a read may wait for a server, in seconds [default: 10].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// How long a read may wait for a server, in seconds [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = LIMITS)]
     pub timeout: Option<f64>,
-    /// How long a server may take to start, in seconds [default: 60].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// How long a server may take to start, in seconds [default: 60]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        help_heading = LIMITS,
+        hide_short_help = true
+    )]
     pub start_timeout: Option<f64>,
-    /// Where to keep checked files, in mount-skills/v1 below it [default: $XDG_CACHE_HOME or
-    /// ~/.cache].
-    #[arg(long, value_name = "DIR")]
+    /// Where to keep checked files
+    ///
+    /// In mount-skills/v1 below it [default: $XDG_CACHE_HOME or ~/.cache].
+    #[arg(long, value_name = "DIR", help_heading = LIMITS, hide_short_help = true)]
     pub cache_dir: Option<PathBuf>,
-    /// The size at which the least recently used kept files are removed, in MiB [default: 1024].
-    #[arg(long, value_name = "MIB")]
+    /// The size at which the least recently used kept files are removed [default: 1024 MiB]
+    #[arg(long, value_name = "MIB", help_heading = LIMITS, hide_short_help = true)]
     pub cache_size: Option<u64>,
-    /// How the lines of the log look [default: text].
-    #[arg(long, value_enum)]
+    /// How the lines of the log look [default: text]
+    #[arg(long, value_enum, help_heading = RUNNING, hide_short_help = true)]
     pub log_format: Option<LogFormat>,
-    /// Append a line of JSON to this file for each file that a process reads first, and for each
-    /// read that is refused; see: mount-skills audit.
-    #[arg(long, value_name = "FILE")]
+    /// Append to this file who reads what first
+    ///
+    /// A line of JSON for each file that a process reads first, and for each read that is refused; see:
+    /// mount-skills audit.
+    #[arg(long, value_name = "FILE", help_heading = RUNNING, hide_short_help = true)]
     pub audit: Option<PathBuf>,
-    /// Serve figures for Prometheus at this loopback address, such as 127.0.0.1:9464.
-    #[arg(long, value_name = "ADDRESS", value_parser = loopback)]
+    /// Serve figures for Prometheus at this loopback address, such as 127.0.0.1:9464
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_parser = loopback,
+        help_heading = RUNNING,
+        hide_short_help = true
+    )]
     pub metrics: Option<SocketAddr>,
 }
 
@@ -148,6 +220,18 @@ pub enum LogFormat {
     Text,
     /// Objects, one a line.
     Json,
+}
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum ColorArg {
+    /// On a terminal.
+    #[default]
+    Auto,
+    /// Also where there is none.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// What it takes to read a skill.
@@ -196,8 +280,10 @@ pub fn loopback(text: &str) -> Result<SocketAddr, String> {
 /// The other things to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Mount in a private place, run a command with MOUNT_SKILLS set to it, unmount; exits with
-    /// the command's exit code.
+    /// Mount in a private place for one command
+    ///
+    /// The command finds the place in MOUNT_SKILLS. Unmounts when it ends, and exits with its exit
+    /// code.
     Run {
         /// The servers and the rules.
         #[command(flatten)]
@@ -209,7 +295,7 @@ pub enum Command {
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
-    /// List the skills of a running mount.
+    /// List the skills of a running mount
     List {
         /// Only this server.
         label: Option<String>,
@@ -223,7 +309,7 @@ pub enum Command {
         #[arg(long, value_name = "N")]
         max_chars: Option<usize>,
     },
-    /// Show what a running mount is doing, or why a path reads or does not.
+    /// Show what a running mount is doing, or why a path reads or does not
     Status {
         /// A label, a skill, or a path below the mount point.
         what: Option<String>,
@@ -231,7 +317,9 @@ pub enum Command {
         #[arg(long, conflicts_with_all = ["what", "json"])]
         prometheus: bool,
     },
-    /// Print a skill's file without loading the skill; as JSON, its content is base64.
+    /// Print a skill's file without loading the skill
+    ///
+    /// As JSON, its content is base64.
     Show {
         /// The skill.
         skill: String,
@@ -239,15 +327,21 @@ pub enum Command {
         #[arg(default_value = "SKILL.md")]
         file: String,
     },
-    /// Show what the server publishes now against what is in force.
+    /// Show what the server publishes now against what is in force
     Diff {
         /// The skill.
         skill: String,
+        /// How to show it.
+        #[command(flatten)]
+        look: Look,
     },
-    /// Show a skill's set and approve it, after asking.
+    /// Show a skill's set, and what changed in it, and approve it after asking
     Approve {
         /// The skill.
         skill: String,
+        /// How to show it.
+        #[command(flatten)]
+        look: Look,
         /// Approve this set without asking; it must be the one that is published.
         #[arg(long, value_name = "sha256:…")]
         set: Option<String>,
@@ -255,48 +349,59 @@ pub enum Command {
         #[arg(long)]
         exec: bool,
     },
-    /// Take a skill away from readers, open files included.
+    /// Watch a running mount, and approve what changed
+    ///
+    /// Servers, skills, reads and refusals; what changed can be looked at.
+    Top,
+    /// Take a skill away from readers, open files included
     Revoke {
         /// The skill.
         skill: String,
     },
-    /// Ask the server anew and move on to what it publishes: a skill, or all of a server.
+    /// Ask the server anew and move on to what it publishes
+    ///
+    /// A skill, or all of a server.
     Refresh {
         /// A skill or a label.
         target: String,
     },
-    /// End the window of a skill, or of all skills of a server.
+    /// End the window of a skill, or of all skills of a server
     Release {
         /// A skill or a label.
         target: String,
     },
-    /// Add a skill that its server does not list.
+    /// Add a skill that its server does not list
     Add {
         /// The server.
         label: String,
         /// The URI of its SKILL.md.
         uri: String,
     },
-    /// Succeed only if the execution of what the skill at a path says was approved, for its set
-    /// in force: for agent runtimes.
+    /// Succeed only if what the skill at a path says may be executed
+    ///
+    /// That is, if its execution was approved, for its set in force. For agent runtimes.
     Gate {
         /// A path of the skill.
         path: String,
     },
-    /// Print every skill with the set in force, for --locked.
+    /// Print every skill with the set in force, for --locked
     Lock {
         /// Compare with this file instead; exits with 3 if anything differs.
         #[arg(long, value_name = "FILE")]
         check: Option<PathBuf>,
     },
-    /// Log in to a server at a URL, with a browser; running mounts use it by themselves.
+    /// Log in to a server at a URL, with a browser
+    ///
+    /// Running mounts use the login by themselves.
     Login(LoginArgs),
-    /// Forget the logins of a server, and have its tokens taken back.
+    /// Forget the logins of a server, and have its tokens taken back
     Logout {
         /// The server.
         label: String,
     },
-    /// Remove all that is kept of a server: cached files, approvals, windows, its listing.
+    /// Remove all that is kept of a server
+    ///
+    /// Cached files, approvals, windows, logins and its listing.
     Forget {
         /// The label.
         label: String,
@@ -304,7 +409,7 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         cache_dir: Option<PathBuf>,
     },
-    /// Look after the cached files.
+    /// Look after the cached files
     Cache {
         /// Where files were kept, if the mount was told so.
         #[arg(long, value_name = "DIR", global = true)]
@@ -313,14 +418,15 @@ pub enum Command {
         #[command(subcommand)]
         what: CacheCommand,
     },
-    /// Look at the configuration: what a mount would use, and what other programs have.
+    /// Look at the configuration: what a mount would use, and what other programs have
     Config {
         /// What to do.
         #[command(subcommand)]
         what: ConfigCommand,
     },
-    /// Examine machine, mount point, configuration and servers, and say what mends what is wrong;
-    /// exits with 1 if something does not work, with 4 if there are warnings only.
+    /// Examine machine, configuration and servers, and say what mends what is wrong
+    ///
+    /// Exits with 1 if something does not work, with 4 if there are warnings only.
     Doctor {
         /// The servers and the rules, as for a mount; each server is waited for as long as
         /// --timeout says.
@@ -329,7 +435,9 @@ pub enum Command {
         /// Where the mount is, or is to be.
         mountpoint: Option<PathBuf>,
     },
-    /// End a running mount. Ending one that is not there is no error.
+    /// End a running mount
+    ///
+    /// Ending one that is not there is no error.
     Unmount {
         /// Its mount point, or a path below it; not needed if only one is running.
         mountpoint: Option<PathBuf>,
@@ -337,16 +445,20 @@ pub enum Command {
         #[arg(long)]
         keep_windows: bool,
     },
-    /// Read the configuration of a running mount again: servers come, go and change, the others
-    /// notice nothing.
+    /// Read the configuration of a running mount again
+    ///
+    /// Servers come, go and change; the others notice nothing.
     Reload,
-    /// Print what a running mount logs; with a filter, change that until it ends, and print what it
-    /// was before.
+    /// Print or change what a running mount logs
+    ///
+    /// A change holds until the mount ends; what it was before is printed.
     LogLevel {
         /// A level such as debug, or a filter such as mount_skills=debug,rmcp=info.
         filter: Option<String>,
     },
-    /// Print the end of what a server wrote to stderr, in this run and earlier ones.
+    /// Print the end of what a server wrote to stderr
+    ///
+    /// In this run and earlier ones.
     Logs {
         /// The server.
         label: String,
@@ -360,7 +472,7 @@ pub enum Command {
         #[arg(long, conflicts_with = "json")]
         raw: bool,
     },
-    /// Print the audit trail that a mount writes with --audit: who first read what.
+    /// Print who first read what, from the trail of --audit
     Audit {
         /// Only this server or skill, or what lies below this path.
         what: Option<String>,
@@ -371,7 +483,9 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Serve a directory of skills as an MCP server, over stdio unless --http is given.
+    /// Serve a directory of skills as an MCP server
+    ///
+    /// Over stdio, unless --http is given.
     Serve {
         /// The directory; each folder in it with a SKILL.md is a skill.
         dir: PathBuf,
@@ -381,6 +495,19 @@ pub enum Command {
         /// Follow changes on disk.
         #[arg(long)]
         watch: bool,
+    },
+    /// Print what makes a shell complete commands, options and the names of what is mounted
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Print the manual page, or write all of them
+    Man {
+        /// Write mount-skills.1, a page for each command, and mount.mount-skills.8 to this
+        /// directory.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
     },
     /// Watches over a daemon; started by it.
     #[command(name = "__guard", hide = true)]
@@ -394,17 +521,29 @@ pub enum Command {
     },
 }
 
+/// How the changes of a skill are shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Look {
+    /// Only the names of what changed; fetches nothing.
+    #[arg(long)]
+    pub stat: bool,
+    /// Print a long text as well, instead of starting $PAGER [default: less -R].
+    #[arg(long)]
+    pub no_pager: bool,
+}
+
 /// What to do with the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Show what a mount with these options would use, without secrets: servers, those that are
-    /// not used and why, and settings with where they come from.
+    /// Show what a mount with these options would use, without secrets
+    ///
+    /// Servers, those that are not used and why, and settings with where they come from.
     Show {
         /// The options of the mount.
         #[command(flatten)]
         servers: Box<ServerArgs>,
     },
-    /// Show which servers could be taken over from the files of Claude, Cursor, VS Code and Codex.
+    /// Show which servers could be taken over from Claude, Cursor, VS Code and Codex
     Import {
         /// Write them to ~/.config/mount-skills/config.toml.
         #[arg(long)]
@@ -450,16 +589,38 @@ pub struct LoginArgs {
 /// What to do with the cached files.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
-    /// List what is kept, by server.
+    /// List what is kept, by server
     List,
-    /// Hash every kept file again and remove what is damaged.
+    /// Hash every kept file again and remove what is damaged
     Verify,
-    /// Remove the least recently used files down to a size.
+    /// Remove the least recently used files down to a size
     Prune {
         /// The size to come down to, in MiB.
         #[arg(long, value_name = "MIB", default_value_t = 0)]
         to: u64,
     },
+}
+
+/// The shells that can be told what to complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash.
+    Bash,
+    /// zsh.
+    Zsh,
+    /// fish.
+    Fish,
+}
+
+impl Shell {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Bash => "bash",
+            Self::Zsh => "zsh",
+            Self::Fish => "fish",
+        }
+    }
 }
 
 /// How skills are listed.

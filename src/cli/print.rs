@@ -1,15 +1,80 @@
 //! What a status, a skill or a listing looks like to a person, and to a prompt.
+//!
+//! Words that tell good from bad have a colour; who writes them to where none is wanted takes it
+//! out again (`anstream`). Only the words are ours: everything else was escaped where it came in.
 
+use super::ColorArg;
+use crate::domain::finding::Severity;
 use crate::domain::text::printable;
 use crate::host::audit::{Line, Outcome};
-use crate::host::command::Detail;
 use crate::host::report::{ServerStatus, SkillStatus, Status, UnusedStatus, count};
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
 use serde_json::{Value, json};
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Times before this after the epoch have a date that can be written: the year 9999.
 const LAST_DATE: Duration = Duration::from_secs(253_370_764_800);
+
+const GOOD: Style = AnsiColor::Green.on_default();
+const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// Lets `--color`, wherever it stands, decide about everything that is printed from now on: the
+/// help and errors of the command line among it. What it says is judged later, by the parser.
+pub fn choose_colors(arguments: &[OsString]) {
+    let ours = arguments.iter().take_while(|a| *a != "--");
+    let ours: Vec<&str> = ours.filter_map(|a| OsStr::to_str(a)).collect();
+    let values = ours.iter().enumerate().filter_map(|(n, word)| {
+        let rest = word.strip_prefix("--color")?;
+        match rest.strip_prefix('=') {
+            None if rest.is_empty() => ours.get(n + 1).copied(),
+            value => value,
+        }
+    });
+    let choice = values
+        .filter_map(|v| ColorArg::from_str(v, false).ok())
+        .next_back();
+    match choice.unwrap_or_default() {
+        // NO_COLOR, CLICOLOR and what the stream is.
+        ColorArg::Auto => {}
+        ColorArg::Always => anstream::ColorChoice::Always.write_global(),
+        ColorArg::Never => anstream::ColorChoice::Never.write_global(),
+    }
+}
+
+fn paint(style: Style, word: &str) -> String {
+    format!("{style}{word}{style:#}")
+}
+
+/// A word that something is wrong.
+pub fn trouble(word: &str) -> String {
+    paint(BAD, word)
+}
+
+/// How bad something is, in a column of this width.
+pub fn severity(severity: Severity, width: usize) -> String {
+    let word = format!("{:width$}", severity.as_str());
+    match severity {
+        Severity::Ok => paint(GOOD, &word),
+        Severity::Note => word,
+        Severity::Warning => paint(DOUBTFUL, &word),
+        Severity::Error => paint(BAD, &word),
+    }
+}
+
+/// The state of a server or a skill.
+fn state_word(state: &str) -> String {
+    let style = match state {
+        "ready" | "held" => GOOD,
+        "down" | "revoked" => BAD,
+        "listed" | "no-skills" => return state.to_owned(),
+        _ => DOUBTFUL,
+    };
+    paint(style, state)
+}
 
 /// How much of a description stands in a line for people.
 const LINE_TEXT: usize = 80;
@@ -56,7 +121,7 @@ pub fn list(status: &Status) -> String {
 fn note(skill: &SkillStatus) -> String {
     match skill.state.as_str() {
         "listed" | "held" => String::new(),
-        state => format!("[{state}] "),
+        state => format!("[{}] ", state_word(state)),
     }
 }
 
@@ -358,7 +423,7 @@ pub fn unused_line(unused: &UnusedStatus) -> String {
 }
 
 fn skill_lines(out: &mut String, skill: &SkillStatus) {
-    let _ = writeln!(out, "  {}: {}", skill.path, skill.state);
+    let _ = writeln!(out, "  {}: {}", skill.path, state_word(&skill.state));
     if let Some(changes) = &skill.changes {
         let _ = writeln!(out, "    on the server: {}", changes.summary());
     }
@@ -380,8 +445,11 @@ fn refusals(out: &mut String, server: &ServerStatus, path: Option<&str>) {
         };
         let _ = writeln!(
             out,
-            "  refused {} ({}{times}): {}",
-            refusal.path, refusal.errno, refusal.reason
+            "  {} {} ({}{times}): {}",
+            paint(BAD, "refused"),
+            refusal.path,
+            refusal.errno,
+            refusal.reason
         );
         let _ = writeln!(out, "    URI {}", refusal.uri);
         let _ = writeln!(out, "    {}", refusal.next);
@@ -426,77 +494,10 @@ pub fn status_of(status: &Status, path: &str) -> Option<String> {
     Some(out)
 }
 
-/// What there is to know of a skill before approving it.
-pub fn detail(detail: &Detail) -> String {
-    let mut out = format!(
-        "skill   {} ({})\nserver  {}: {}\nURI     {}\n        {}\n",
-        detail.skill, detail.state, detail.label, detail.server, detail.uri, detail.description
-    );
-    for file in &detail.files {
-        let _ = writeln!(
-            out,
-            "  {}  {:>10}  {}",
-            file.digest,
-            size(file.size),
-            file.path
-        );
-    }
-    for (field, value) in &detail.requests {
-        let _ = writeln!(
-            out,
-            "requests {field}: {value} (nothing is granted by that)"
-        );
-    }
-    for nested in &detail.nested {
-        let _ = writeln!(out, "nested skill, not approved with it: {nested}");
-    }
-    if let Some(changes) = &detail.changes {
-        let _ = writeln!(out, "against what is in force: {}", changes.summary());
-    }
-    let _ = writeln!(out, "set     {}", detail.set);
-    out
-}
-
-/// What differs between what is in force and what the server publishes.
-pub fn diff(detail: &Detail) -> String {
-    let Some(changes) = &detail.changes else {
-        let what = if detail.state.contains("withdrawn") {
-            "the server no longer serves it; what is in force is what was held"
-        } else if detail.state.contains("needs-approval") && detail.state.contains("changed") {
-            "what was approved is not known here any more; this is what an approval would be for"
-        } else {
-            "what is in force is what the server publishes"
-        };
-        return format!(
-            "{} ({}): {what}
-",
-            detail.skill, detail.state
-        );
-    };
-    let mut out = format!(
-        "{} ({}): {}\n",
-        detail.skill,
-        detail.state,
-        changes.summary()
-    );
-    let lines = [
-        ("rotated", &changes.rotated),
-        ("added", &changes.added),
-        ("removed", &changes.removed),
-        ("frontmatter", &changes.frontmatter),
-    ];
-    for (what, names) in lines {
-        for name in names {
-            let _ = writeln!(out, "  {what:11}  {name}");
-        }
-    }
-    out
-}
-
 fn state(server: &ServerStatus) -> String {
     match &server.reason {
-        Some(reason) => format!("{}: {reason}", server.state),
-        None => server.state.clone(),
+        Some(reason) => format!("{}: {reason}", state_word(&server.state)),
+        None => state_word(&server.state),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::domain::digest::Digest;
 use crate::domain::skill::Scope;
 use crate::host::command::{Detail, Lock, Trouble};
 use crate::host::report::Status;
+use crate::host::review::Review;
 use crate::host::{Host, Windows};
 use crate::store::{PrivateDir, Unsafe};
 use base64::Engine as _;
@@ -51,6 +52,11 @@ pub enum Verb {
     Reload,
     /// What there is to know of a skill.
     Describe {
+        /// The skill.
+        skill: String,
+    },
+    /// What there is to know of a skill, with the content of what changed.
+    Review {
         /// The skill.
         skill: String,
     },
@@ -127,6 +133,8 @@ pub enum Reply {
     Status(Box<Status>),
     /// A skill.
     Detail(Box<Detail>),
+    /// A skill, and what changed in it.
+    Review(Box<Review>),
     /// A file of a skill: base64 of its checked bytes.
     Content(Box<Detail>, String),
     /// Paths, and whether an entry has them.
@@ -351,6 +359,7 @@ async fn answer(
             Reply::Done(answer.map_err(Trouble::Failed)?)
         }
         Verb::Describe { skill } => Reply::Detail(Box::new(host.describe(&skill)?)),
+        Verb::Review { skill } => Reply::Review(Box::new(host.review(&skill).await?)),
         Verb::Show { skill, file } => {
             let (detail, bytes) = host.inspect(&skill, file.as_deref()).await?;
             Reply::Content(Box::new(detail), STANDARD.encode(bytes.bytes()))

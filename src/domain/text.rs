@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+/// How alike two names are, of 1, so that one may be a slip for the other.
+const ALIKE: f64 = 0.6;
 /// At most this many characters of a text are quoted, its escapes written out.
 const QUOTED: usize = 100;
 
@@ -35,6 +37,18 @@ fn shown(c: char, out: &mut String) {
 /// `\u{…}` escape (`\n`, `\t` and `\r` by their short names), cut to `max` characters with a
 /// mark that says how long it was (HR-114).
 pub fn printable(text: &str, max: usize) -> String {
+    cut(text, max, shown)
+}
+
+/// A line of a file as [`printable`] shows it, but for its tabs, which stay.
+pub fn line(text: &str, max: usize) -> String {
+    cut(text, max, |c, out| match c {
+        '\t' => out.push(c),
+        c => shown(c, out),
+    })
+}
+
+fn cut(text: &str, max: usize, show: impl Fn(char, &mut String)) -> String {
     let mut out = String::with_capacity(text.len().min(max.saturating_mul(2)));
     for (n, c) in text.chars().enumerate() {
         if n == max {
@@ -42,9 +56,31 @@ pub fn printable(text: &str, max: usize) -> String {
             out.push_str(&format!("… ({total} characters)"));
             break;
         }
-        shown(c, &mut out);
+        show(c, &mut out);
     }
     out
+}
+
+/// The name that was probably meant by one that nobody has: the most similar one, or the only one
+/// that ends in it.
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let names: Vec<&str> = names.into_iter().collect();
+    let last = |path: &'a str| path.rsplit('/').next() == name.rsplit('/').next();
+    let mut ending = names.iter().filter(|n| last(n));
+    if let (Some(only), None) = (ending.next(), ending.next()) {
+        return Some(only);
+    }
+    let likeness = names
+        .iter()
+        .map(|n| (strsim::normalized_damerau_levenshtein(name, n), *n));
+    let best = likeness.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (best.0 >= ALIKE).then_some(best.1)
+}
+
+/// A question in a sentence: whether this name was meant. Nothing, if there is none.
+pub fn did_you_mean(name: Option<&str>) -> String {
+    let name = name.map(|n| printable(n, usize::MAX));
+    name.map_or_else(String::new, |n| format!(" (did you mean {n}?)"))
 }
 
 /// A server's text inside a sentence of ours: in quotes, as [`printable`] shows it, and cut short,
@@ -110,9 +146,29 @@ mod tests {
     }
 
     #[test]
+    fn hr_114_a_line_keeps_its_tabs_and_nothing_else() {
+        assert_eq!(
+            line("a\tb\r\u{202e}\x1b[2J", 100),
+            "a\tb\\r\\u{202e}\\u{1b}[2J"
+        );
+        assert_eq!(line("a\tbcd", 3), "a\tb… (5 characters)");
+    }
+
+    #[test]
     fn hr_114_long_text_is_cut_with_a_mark() {
         assert_eq!(printable("abcdef", 3), "abc… (6 characters)");
         assert_eq!(printable("abc", 3), "abc");
         assert_eq!(printable("abc", usize::MAX), "abc");
+    }
+
+    #[test]
+    fn a_slip_is_known_and_a_stranger_is_not() {
+        let names = ["docs", "docs/pdf-processing", "docs/acme/refunds", "team"];
+        let near = |name| nearest(name, names);
+        assert_eq!(near("dosc"), Some("docs"));
+        assert_eq!(near("docs/pdf-procesing"), Some("docs/pdf-processing"));
+        assert_eq!(near("docs/refunds"), Some("docs/acme/refunds"));
+        assert_eq!((near("zebra"), near("")), (None, None));
+        assert_eq!(did_you_mean(Some("a\u{1b}")), " (did you mean a\\u{1b}?)");
     }
 }

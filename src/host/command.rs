@@ -3,10 +3,10 @@
 use super::report::{self, Status};
 use super::{Act, File, Host, Slot, ask_known};
 use crate::domain::diff::Diff;
-use crate::domain::manifest::{Entry, Reason, SetId};
+use crate::domain::manifest::{Entry, FileEntry, Reason, SetId};
 use crate::domain::name::{Label, RelPath};
 use crate::domain::skill::{From, Known, Origin, Scope, Shown, Skill, Standing};
-use crate::domain::text::{printable, word};
+use crate::domain::text::{did_you_mean, nearest, printable, word};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
 use crate::source::{ChildKind, Event, Listing, Source};
@@ -111,8 +111,10 @@ impl Host {
         let Some((slot, s)) = slot else {
             let labels = slots.iter().map(|(_, s)| s.server.label.as_str());
             let labels: Vec<&str> = labels.collect();
+            let wanted = name.split('/').next().unwrap_or(name);
+            let meant = did_you_mean(nearest(wanted, labels.iter().copied()));
             let text = format!(
-                "no server {name:?} here; the labels are: {}",
+                "no server {name:?} here{meant}; the labels are: {}",
                 labels.join(", ")
             );
             return Err(Trouble::Failed(text));
@@ -145,15 +147,19 @@ impl Host {
             Some((uri, _)) => Ok((slot, Some(Arc::clone(uri)))),
             None => {
                 let label = &s.server.label;
+                let dirs: Vec<String> = now.skills.values().filter_map(dir).collect();
+                let meant = nearest(path, dirs.iter().map(String::as_str));
+                let meant = meant.map(|dir| format!("{label}/{dir}"));
+                let meant = did_you_mean(meant.as_deref());
                 Err(Trouble::Failed(format!(
-                    "{label} has no skill {path:?}; see: mount-skills list (a skill that is not listed: mount-skills add {label} URI)"
+                    "{label} has no skill {path:?}{meant}; see: mount-skills list (a skill that is not listed: mount-skills add {label} URI)"
                 )))
             }
         }
     }
 
     /// Finds a skill, not a whole server.
-    fn find_skill(&self, name: &str) -> Result<(u16, Arc<str>), Trouble> {
+    pub(super) fn find_skill(&self, name: &str) -> Result<(u16, Arc<str>), Trouble> {
         match self.find(name)? {
             (slot, Some(uri)) => Ok((slot, uri)),
             (_, None) => Err(Trouble::Failed(format!(
@@ -162,7 +168,7 @@ impl Host {
         }
     }
 
-    fn skill(&self, slot: u16, uri: &Arc<str>) -> Result<Skill, Trouble> {
+    pub(super) fn skill(&self, slot: u16, uri: &Arc<str>) -> Result<Skill, Trouble> {
         let skill = self
             .slot(slot)
             .and_then(|s| s.now.lock().skills.get(uri).cloned());
@@ -173,7 +179,16 @@ impl Host {
     pub fn describe(&self, name: &str) -> Result<Detail, Trouble> {
         let (slot, uri) = self.find_skill(name)?;
         let skill = self.skill(slot, &uri)?;
-        let entry = newest_or_held(&skill)?;
+        self.detail(slot, &skill, &newest_or_held(&skill)?)
+    }
+
+    /// What there is to know of one entry of a skill.
+    pub(super) fn detail(
+        &self,
+        slot: u16,
+        skill: &Skill,
+        entry: &Arc<Entry>,
+    ) -> Result<Detail, Trouble> {
         let s = self
             .slot(slot)
             .ok_or_else(|| Trouble::Failed("the server is gone".into()))?;
@@ -186,7 +201,7 @@ impl Host {
                 .collect(),
             _ => Vec::new(),
         };
-        let file = |f: &crate::domain::manifest::FileEntry| FileDetail {
+        let file = |f: &FileEntry| FileDetail {
             path: printable(below(entry.dir.as_str(), f.path.as_str()), TEXT),
             size: f.size,
             digest: f.digest.to_string(),
@@ -199,7 +214,7 @@ impl Host {
                 .map_or_else(|| value.to_string(), str::to_owned);
             Some(((*field).to_owned(), printable(&text, TEXT)))
         });
-        let held = skill.reference().filter(|held| *held != &entry);
+        let held = skill.reference().filter(|held| *held != entry);
         Ok(Detail {
             label: label.into(),
             server: printable(&s.server.shown, TEXT),
@@ -211,7 +226,7 @@ impl Host {
             files: entry.files().iter().map(file).collect(),
             requests: requests.collect(),
             nested,
-            changes: held.map(|held| Diff::between(held, &entry).map(|t| printable(t, TEXT))),
+            changes: held.map(|held| Diff::between(held, entry).map(|t| printable(t, TEXT))),
         })
     }
 
@@ -513,6 +528,18 @@ impl Host {
         let Some(row) = row else {
             return Err(Trouble::Failed(format!("{name} lists no file {wanted:?}")));
         };
+        let bytes = self.peek(name, slot, &entry, row).await?;
+        Ok((detail, bytes))
+    }
+
+    /// The content of one file of an entry, checked, without loading the skill.
+    pub(super) async fn peek(
+        self: &Arc<Self>,
+        name: &str,
+        slot: u16,
+        entry: &Arc<Entry>,
+        row: &FileEntry,
+    ) -> Result<Verified, Trouble> {
         let own = row.uri == entry.uri;
         let expected = Expected {
             uri: Arc::clone(&row.uri),
@@ -528,22 +555,24 @@ impl Host {
             loads,
             claims,
         };
-        let path = format!("{}/{wanted}", detail.skill);
+        let s = self.slot(slot);
+        let label = s.as_ref().map_or("", |s| s.server.label.as_str());
+        let path = format!("{label}/{}", row.path);
         if let Ok((bytes, _)) = self.fetch_once(&path, &file).await {
-            return Ok((detail, bytes));
+            return Ok(bytes);
         }
         // What was looked at may have moved: then the next look is at what it is now.
         let deadline = Instant::now() + self.timeout;
-        let source = self.slot(slot).and_then(|s| s.source.get().cloned());
-        if let Some(source) = source
-            && let Ok(known) = ask_known(&*source, &uri, deadline).await
-            && known != Known::Entry(entry)
+        if let Some(source) = s.as_ref().and_then(|s| s.source.get().cloned())
+            && let Ok(known) = ask_known(&*source, &entry.uri, deadline).await
+            && known != Known::Entry(Arc::clone(entry))
         {
-            let _ = self.act(slot, &uri, Act::Publish(known)).await;
+            let _ = self.act(slot, &entry.uri, Act::Publish(known)).await;
             return Err(Trouble::Moved(format!(
                 "{name} changed meanwhile; look again"
             )));
         }
+        let wanted = printable(below(entry.dir.as_str(), row.path.as_str()), TEXT);
         Err(Trouble::Failed(format!(
             "{name}: {wanted} cannot be shown; the reason is in: mount-skills status"
         )))
@@ -585,7 +614,7 @@ impl Host {
 }
 
 /// The entry that a command is about: the newest, or the held one of a withdrawn skill.
-fn newest_or_held(skill: &Skill) -> Result<Arc<Entry>, Trouble> {
+pub(super) fn newest_or_held(skill: &Skill) -> Result<Arc<Entry>, Trouble> {
     if let Some(entry) = skill.newest().or(skill.held()) {
         return Ok(Arc::clone(entry));
     }
@@ -599,7 +628,7 @@ fn newest_or_held(skill: &Skill) -> Result<Arc<Entry>, Trouble> {
 }
 
 /// A file's path below its skill.
-fn below<'a>(dir: &str, path: &'a str) -> &'a str {
+pub(super) fn below<'a>(dir: &str, path: &'a str) -> &'a str {
     path.strip_prefix(dir)
         .and_then(|rest| rest.strip_prefix('/'))
         .unwrap_or(path)

@@ -23,6 +23,7 @@ mod metrics;
 mod note;
 mod refusal;
 pub mod report;
+pub mod review;
 mod walk;
 
 pub use note::{Answer, Question, Served, Way};

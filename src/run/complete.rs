@@ -3,15 +3,17 @@
 //! A shell asks by setting `COMPLETE`, as clap_complete defines it. Names come from the live
 //! mount, so a daemon that does not answer at once offers none, and the shell goes on.
 
-use super::{Ask, Verb};
-use crate::cli::Cli;
+use super::{Ask, Failure, Verb, say};
+use crate::cli::{Cli, Shell};
 use crate::control::Reply;
 use clap::CommandFactory;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
-use clap_complete::env::CompleteEnv;
+use clap_complete::env::{CompleteEnv, Shells};
 use std::sync::mpsc;
 use std::time::Duration;
 
+/// The program, as shells know it.
+const NAME: &str = "mount-skills";
 /// How long a shell waits for names.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The arguments that name a label or a skill.
@@ -35,6 +37,26 @@ const NAMED: [(&str, &str); 14] = [
 /// Answers a shell that asks for completions, and ends the program; returns if none does.
 pub fn complete() {
     CompleteEnv::with_factory(command).complete();
+}
+
+/// Prints what a shell is to run once, so that it asks us from then on.
+pub(super) fn registration(shell: Shell) -> Result<(), Failure> {
+    let shells = Shells::builtins();
+    let Some(completer) = shells.completer(shell.as_str()) else {
+        return Err(Failure::Failed(format!("{} is not known", shell.as_str())));
+    };
+    let mut text = Vec::new();
+    completer.write_registration("COMPLETE", NAME, NAME, NAME, &mut text)?;
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    if shell == Shell::Zsh {
+        // zsh runs a file of its search path when it completes a command for the first time, and
+        // takes it for the function that does so.
+        let function = format!("_clap_dynamic_completer_{}", NAME.replace('-', "_"));
+        text.push_str(&format!(
+            "if [ \"${{funcstack[1]}}\" = _{NAME} ]; then {function} \"$@\"; fi\n"
+        ));
+    }
+    say(text)
 }
 
 fn command() -> clap::Command {

@@ -1,6 +1,6 @@
 //! Logging in to a server and out again; and where a mount finds what came of it.
 
-use super::{Ask, Dirs, Failure, done, mount};
+use super::{Ask, Dirs, Failure, done, mount, progress};
 use crate::cli::LoginArgs;
 use crate::config::ServerSpec;
 use crate::control::{ControlError, Reply, Verb};
@@ -114,8 +114,12 @@ pub(super) fn login(ask: &Ask, args: &LoginArgs, json: bool) -> Result<(), Failu
     let file = LoginFile::open(&state, &label, &spec.identity);
     let file = file.map_err(|e| Failure::Failed(e.to_string()))?;
     let failed = |e: sign_in::BadSignIn| Failure::Failed(format!("{label}: {e}"));
-    mount::runtime(1)?.block_on(async {
-        let sign_in = SignIn::start(wish).await.map_err(failed)?;
+    let runtime = mount::runtime(1)?;
+    let found = progress::while_waiting("asking the server how to log in", || {
+        runtime.block_on(SignIn::start(wish))
+    });
+    let sign_in = found.map_err(failed)?;
+    runtime.block_on(async {
         let _ = writeln!(
             io::stderr(),
             "to log in to {label} ({}), open this page:\n\n{}\n\n\
@@ -146,7 +150,10 @@ pub(super) fn logout(label: &str, json: bool) -> Result<(), Failure> {
         // No mount may renew it meanwhile.
         let _turn = file.turn()?;
         let kept = Kept(file);
-        match runtime.block_on(sign_in::take_back(&kept)) {
+        let taken_back = progress::while_waiting("having the tokens taken back", || {
+            runtime.block_on(sign_in::take_back(&kept))
+        });
+        match taken_back {
             Ok(TakenBack::Yes) => {}
             Ok(TakenBack::NotOffered) => left += 1,
             Err(e) => kept_by_server.push(e.to_string()),

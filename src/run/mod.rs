@@ -10,30 +10,35 @@ mod doctor;
 mod lock;
 mod log;
 mod login;
+mod man;
 mod metrics;
 mod mount;
+mod page;
 mod progress;
 mod servers;
 mod service;
 mod stderr;
+mod top;
 mod trail;
 
-use crate::cli::{CacheCommand, Cli, Command, Format, ServerArgs, print};
+use crate::cli::{CacheCommand, Cli, Command, Format, Look, ServerArgs, help, print, review};
 use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::finding::Severity;
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
-use crate::domain::text::printable;
+use crate::domain::text::{did_you_mean, nearest, printable};
 use crate::fuse::mount::{self as fuse_mount, MountError};
 use crate::host::command::{Detail, Trouble};
 use crate::host::report::{Status, count};
+use crate::host::review::Review;
 use crate::serve::{self, Watch};
 use crate::store::cache::{self, Cache};
 use crate::store::state;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use etcetera::BaseStrategy;
+use page::Shown;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -146,7 +151,12 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
     }
     let answers = !matches!(
         command,
-        Command::Run { .. } | Command::Serve { .. } | Command::Guard { .. }
+        Command::Run { .. }
+            | Command::Serve { .. }
+            | Command::Completions { .. }
+            | Command::Man { .. }
+            | Command::Top
+            | Command::Guard { .. }
     );
     if cli.json && !answers {
         return Err(no_json());
@@ -207,19 +217,35 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             let (ask, skill) = ask.about(skill);
             show(&ask, &skill, &file, json)
         }
-        Command::Diff { skill } => {
+        Command::Diff { skill, look } => {
             let (ask, skill) = ask.about(skill);
-            let detail = ask.describe(&skill)?;
-            say(if json {
-                pretty(&detail)?
-            } else {
-                print::diff(&detail)
-            })
+            if json {
+                return say(pretty(&ask.describe(&skill)?)?);
+            }
+            let lines = match look.stat {
+                true => review::diff_names(&ask.describe(&skill)?),
+                false => review::diff(&ask.review(&skill)?),
+            };
+            page::show(&lines, look).map(drop)
         }
-        Command::Approve { skill, set, exec } => {
+        Command::Approve {
+            skill,
+            look,
+            set,
+            exec,
+        } => {
             let (ask, skill) = ask.about(skill);
-            approve(&ask, &skill, set, exec, json)
+            let scope = match exec {
+                true => Scope::ReadAndExecute,
+                false => Scope::Read,
+            };
+            let set = match set {
+                Some(set) => set,
+                None => consent(&ask, &skill, look, scope, json)?,
+            };
+            ask.done(Verb::Approve { skill, set, scope }, json)
         }
+        Command::Top => top::top(ask),
         Command::Revoke { skill } => {
             let (ask, skill) = ask.about(skill);
             ask.done(Verb::Revoke { skill }, json)
@@ -296,6 +322,8 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             };
             Ok(mount::runtime(2)?.block_on(serve::serve(options, ready))?)
         }
+        Command::Completions { shell } => complete::registration(shell),
+        Command::Man { dir } => man::man(dir.as_deref()),
         Command::Guard {
             mountpoint,
             device,
@@ -329,21 +357,25 @@ fn no_servers(mountpoint: Option<&Path>) -> Failure {
     let give = "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]";
     Failure::Usage(match word {
         None => format!("{give}, or --config FILE"),
-        Some(word) => format!(
-            "there is no command {:?}; see: mount-skills --help. To mount, {give}, or --config FILE; \
-             for a mount point of that name write ./{word}",
-            word.to_string()
-        ),
+        Some(word) => {
+            let text = word.to_string();
+            let meant = did_you_mean(help::meant(&text));
+            format!(
+                "there is no command {text:?}{meant}; see: mount-skills --help. To mount, {give}, \
+                 or --config FILE; for a mount point of that name write ./{word}"
+            )
+        }
     })
 }
 
-/// Writes text to stdout; a reader that went away is no fault of ours.
+/// Writes text to stdout, in colours where they are wanted; a reader that went away is no fault
+/// of ours.
 fn say(text: String) -> Result<(), Failure> {
     let text = text.trim_end_matches('\n');
     if text.is_empty() {
         return Ok(());
     }
-    match writeln!(io::stdout().lock(), "{text}") {
+    match writeln!(anstream::stdout().lock(), "{text}") {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
@@ -394,7 +426,7 @@ impl Ask {
     }
 
     fn reply(&self, verb: &Verb) -> Result<Reply, Failure> {
-        match self.send(verb)? {
+        match progress::while_waiting("waiting for the mount", || self.send(verb))? {
             Reply::Trouble(trouble) => Err(trouble.into()),
             reply => Ok(reply),
         }
@@ -429,6 +461,15 @@ impl Ask {
     fn status(&self, label: Option<String>) -> Result<Status, Failure> {
         match self.reply(&Verb::Status { label })? {
             Reply::Status(status) => Ok(*status),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn review(&self, skill: &str) -> Result<Review, Failure> {
+        match self.reply(&Verb::Review {
+            skill: skill.into(),
+        })? {
+            Reply::Review(review) => Ok(*review),
             _ => Err(unexpected()),
         }
     }
@@ -468,7 +509,10 @@ fn listed(ask: Ask, label: Option<String>) -> Result<Status, Failure> {
 }
 
 fn no_server(status: &Status, label: &str) -> Failure {
-    Failure::Failed(format!("{} has no server {label:?}", status.mountpoint))
+    let labels = status.servers.iter().map(|s| s.label.as_str());
+    let meant = did_you_mean(nearest(label, labels));
+    let place = &status.mountpoint;
+    Failure::Failed(format!("{place} has no server {label:?}{meant}"))
 }
 
 /// A path without the links in that part of it which is there.
@@ -595,62 +639,57 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Shows what would be approved and asks; or takes the set that the user already knows.
-fn approve(
+/// Shows what would be approved and asks; the set, if the answer is yes.
+fn consent(
     ask: &Ask,
     skill: &str,
-    set: Option<String>,
-    exec: bool,
+    look: Look,
+    scope: Scope,
     json: bool,
-) -> Result<(), Failure> {
-    let scope = if exec {
-        Scope::ReadAndExecute
-    } else {
-        Scope::Read
-    };
-    let set = match set {
-        Some(set) => set,
-        None => {
+) -> Result<String, Failure> {
+    let (detail, lines) = match look.stat {
+        true => {
             let detail = ask.describe(skill)?;
-            // What is asked about is for a person, and stdout for the answer.
-            if json {
-                let _ = write!(io::stderr(), "{}", print::detail(&detail));
-            } else {
-                say(print::detail(&detail))?;
-            }
-            if detail.set.is_empty() {
-                return Err(Failure::Failed(format!(
-                    "{}: {}",
-                    detail.skill,
-                    Detail::NO_SET
-                )));
-            }
-            if !io::stdin().is_terminal() {
-                return Err(Failure::Usage(format!(
-                    "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
-                    detail.set
-                )));
-            }
-            let what = if exec {
-                "reading and execution"
-            } else {
-                "reading"
-            };
-            let _ = write!(io::stderr(), "approve {what} of exactly this set? [y/N] ");
-            let mut answer = String::new();
-            io::stdin().read_line(&mut answer)?;
-            if !matches!(answer.trim(), "y" | "Y" | "yes") {
-                return Err(Failure::Failed("not approved".into()));
-            }
-            detail.set
+            let lines = review::approval_names(&detail);
+            (detail, lines)
+        }
+        false => {
+            let review = ask.review(skill)?;
+            let lines = review::approval(&review);
+            (review.detail, lines)
         }
     };
-    let verb = Verb::Approve {
-        skill: skill.into(),
-        set,
-        scope,
+    // What is asked about is for a person, and stdout for the answer.
+    if json {
+        let _ = write!(io::stderr(), "{}", review::paint(&lines, false));
+    } else if page::show(&lines, look)? == Shown::Paged {
+        // What was paged is gone from the screen.
+        say(review::paint(&review::reminder(&detail), page::colours()))?;
+    }
+    if detail.set.is_empty() {
+        return Err(Failure::Failed(format!(
+            "{}: {}",
+            detail.skill,
+            Detail::NO_SET
+        )));
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Failure::Usage(format!(
+            "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
+            detail.set
+        )));
+    }
+    let what = match scope {
+        Scope::Read => "reading",
+        Scope::ReadAndExecute => "reading and execution",
     };
-    ask.done(verb, json)
+    let _ = write!(io::stderr(), "approve {what} of exactly this set? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Err(Failure::Failed("not approved".into()));
+    }
+    Ok(detail.set)
 }
 
 /// Removes all that is kept of a server, unless it is in use.
@@ -704,7 +743,8 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
             say(rows.collect())
         }
         CacheCommand::Verify => {
-            let (checked, removed) = cache.verify();
+            let (checked, removed) =
+                progress::while_waiting("hashing the kept files", || cache.verify());
             if json {
                 return say(pretty(
                     &serde_json::json!({"checked": checked, "removed": removed}),
@@ -727,6 +767,10 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
 }
 
 fn unmount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
+    progress::while_waiting("unmounting", || end_mount(ask, verb, json))
+}
+
+fn end_mount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
     match ask.send(verb) {
         Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
         Ok(_) => {

@@ -1,14 +1,45 @@
-//! What is shown while the servers connect: a line for each as it comes, then `ready`.
+//! What is shown while one waits: a line for each server as it connects, then `ready`; and a spinner
+//! for whatever a command waits for longer than a moment.
 
 use crate::config::ServerSpec;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How long `ready` waits for the servers' first word, so that a slow one does not hold it up.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a spinner turns.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long one waits without a word.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// Does something, and shows on a terminal what is waited for if that takes longer than a moment.
+/// Nothing of it stays, and stdout is not touched.
+pub(super) fn while_waiting<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    if !io::stderr().is_terminal() {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            if is_done.recv_timeout(A_MOMENT) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let bar = ProgressBar::new_spinner().with_message(what);
+            bar.enable_steady_tick(TICK);
+            // Ends when the sender goes.
+            let _ = is_done.recv();
+            bar.finish_and_clear();
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
 
 /// Where the lines go.
 #[derive(Clone, Copy)]
@@ -108,7 +139,7 @@ impl Lines {
         let bars = specs.iter().map(|spec| {
             let bar = multi.add(ProgressBar::new_spinner().with_style(style.clone()));
             bar.set_message(format!("{:width$}  connecting", spec.label.as_str()));
-            bar.enable_steady_tick(Duration::from_millis(100));
+            bar.enable_steady_tick(TICK);
             bar
         });
         let bars = bars.collect();

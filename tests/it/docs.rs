@@ -354,6 +354,11 @@ fn each_block_is_run_or_says_why_not() {
 #[test]
 fn the_command_line_is_as_its_page_says() {
     let mut page = Page::open("docs/CLI.md");
+    let share = "~/.local/share/bash-completion/completions";
+    page.sh(&format!(
+        "mkdir -p {share} ~/.zfunc ~/.config/fish/completions"
+    ));
+    page.block("mount-skills completions bash");
     let names = (0..12).map(|n| skill(&format!("s{n}"), json!({})));
     let twelve = page.server("docs", json!({"skills": names.collect::<Vec<_>>()}));
     page.program("npx", &format!("#!/bin/sh\nexec {twelve}\n"));

@@ -1,0 +1,192 @@
+//! `top`, on the terminal of a tmux.
+
+use crate::rig::{BIN, Rig, kill, ok, processes_with, run, skill, until, wait};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const EACH: &[&str] = &["--approval", "each"];
+
+fn scene(x: &str) -> Value {
+    json!({"skills": [skill("s", json!({"x": x})), skill("t", json!({}))]})
+}
+
+/// A terminal with `top` in it; it ends with its tmux.
+struct Terminal {
+    dir: PathBuf,
+}
+
+impl Terminal {
+    fn open(rig: &Rig, columns: usize, rows: usize) -> Self {
+        let terminal = Self {
+            dir: rig.dir().to_owned(),
+        };
+        let dir = rig.dir().display();
+        let mount = rig.mount_point().display();
+        let line = format!(
+            "echo before; stty -g > {dir}/before; {BIN} top --mount {mount}; \
+             echo code=$?; stty -g > {dir}/after; exec cat"
+        );
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        let mut command = rig.command("tmux");
+        command.args(terminal.options());
+        command.args(["new-session", "-d", "-x", &columns, "-y", &rows]);
+        run(command.args(["bash", "-c", &line])).good();
+        terminal
+    }
+
+    fn options(&self) -> [String; 5] {
+        let socket = self.dir.join("tmux").display().to_string();
+        ["-u", "-S", &socket, "-f", "/dev/null"].map(str::to_owned)
+    }
+
+    #[track_caller]
+    fn tmux(&self, args: &[&str]) -> String {
+        run(Command::new("tmux").args(self.options()).args(args)).good()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+
+    #[track_caller]
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    /// The screen, once all of this is on it.
+    #[track_caller]
+    fn shows(&self, all: &[&str]) -> String {
+        wait(&format!("{all:?} on the screen"), 20.0, || {
+            let screen = self.screen();
+            all.iter()
+                .all(|part| screen.contains(part))
+                .then_some(screen)
+        })
+    }
+
+    /// Waits until `top` has ended, and checks that the terminal is as it was.
+    #[track_caller]
+    fn restored(&self) {
+        let screen = self.shows(&["before", "code=0"]);
+        assert!(!screen.contains("SKILLS"), "{screen}");
+        let modes = |name| fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+        until("the terminal's modes", 5.0, || {
+            modes("after") == modes("before")
+        });
+        assert_eq!(
+            self.tmux(&["display", "-p", "#{cursor_flag}#{alternate_on}"]),
+            "10\n"
+        );
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let mut command = Command::new("tmux");
+        let _ = command.args(self.options()).arg("kill-server").output();
+    }
+}
+
+#[test]
+fn hr110_top_shows_the_mount_and_approves_what_was_on_the_screen() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene("one\n"));
+    rig.up(&["lab"], EACH);
+    {
+        let terminal = Terminal::open(&rig, 80, 24);
+        terminal.shows(&[
+            "lab ",
+            "ready",
+            "2 to look at",
+            "> needs-approval",
+            "lab/s",
+            "q quit",
+        ]);
+        terminal.keys(&["a"]);
+        let set = rig.set("lab/s");
+        terminal.shows(&[
+            "approve reading of exactly this set? y/n",
+            set.get(..20).unwrap(),
+        ]);
+        terminal.keys(&["n"]);
+        terminal.shows(&["not approved"]);
+        assert_eq!(rig.cat("lab/s/x"), Err("EACCES"));
+        terminal.keys(&["a"]);
+        terminal.shows(&["y/n"]);
+        terminal.keys(&["y"]);
+        terminal.shows(&[
+            "approved lab/s",
+            "1 to look at",
+            "listed                  lab/s",
+        ]);
+        assert_eq!(rig.cat("lab/s/x"), ok("one\n"));
+        // It follows what happens, and the window's size.
+        rig.scene("lab", scene("two\n"));
+        rig.in_state("lab/s", "changed, needs-approval");
+        terminal.tmux(&["resize-window", "-x", "200", "-y", "40"]);
+        let wide = terminal.shows(&["changed, needs-approval lab/s", "python3"]);
+        let longest = wide.lines().map(|l| l.chars().count()).max();
+        assert!(longest > Some(80), "{wide}");
+        terminal.keys(&["g", "Enter"]);
+        terminal.shows(&["-one", "+two", "=== x"]);
+        terminal.keys(&["Escape"]);
+        terminal.shows(&["SKILLS"]);
+        terminal.keys(&["?"]);
+        terminal.shows(&["any key: back"]);
+        terminal.keys(&["x", "q"]);
+        terminal.restored();
+    }
+}
+
+#[test]
+fn top_puts_the_terminal_right_when_a_signal_ends_it() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene("x\n"));
+    rig.up(&["lab"], &[]);
+    for signal in [Signal::TERM, Signal::HUP] {
+        let terminal = Terminal::open(&rig, 80, 24);
+        terminal.shows(&["SKILLS", "lab/s"]);
+        let mount = rig.mount_point().display();
+        let running = processes_with(&format!("top --mount {mount}"));
+        let program = |(_, line): &&(i32, String)| line.starts_with(BIN);
+        let (pid, _) = running.iter().find(program).expect("top runs");
+        kill(*pid, signal);
+        terminal.restored();
+    }
+}
+
+#[test]
+fn top_says_that_the_daemon_has_gone_and_goes_on_when_it_is_back() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene("x\n"));
+    rig.up(&["lab"], &[]);
+    let terminal = Terminal::open(&rig, 80, 24);
+    terminal.shows(&["SKILLS", "lab/s"]);
+    rig.kill_daemon();
+    terminal.shows(&["the daemon is gone", "lab/s"]);
+    rig.up(&["lab"], EACH);
+    terminal.shows(&["the daemon is back", "approval each"]);
+    terminal.keys(&["q"]);
+    terminal.restored();
+    drop(terminal);
+}
+
+#[test]
+fn top_without_a_terminal_or_a_mount_says_so() {
+    let mut rig = Rig::new();
+    let none = rig.tell(&["top"]);
+    assert!(
+        none.code == Some(2) && none.err.contains("status --json"),
+        "{none:?}"
+    );
+    rig.scene("lab", scene("x\n"));
+    rig.up(&["lab"], &[]);
+    let piped = rig.tell(&["top"]);
+    assert!(
+        piped.code == Some(2) && piped.err.contains("needs a terminal"),
+        "{piped:?}"
+    );
+}
