@@ -113,6 +113,7 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
         "cp ~/skills/docs/pdf/fill.sh x.sh",
         "sh ~/sk*/docs/pdf/fill.sh",
         "sh ~/{skills,other}/docs/pdf/fill.sh",
+        "sed -n 1p -e '1e sh fill.sh' ~/skills/docs/pdf/fill.sh",
         "./cat ~/skills/docs/pdf/fill.sh",
         "PATH=.:$PATH cat ~/skills/docs/pdf/fill.sh",
         "head() { sh \"$1\"; }; head ~/skills/docs/pdf/fill.sh",
@@ -180,7 +181,8 @@ fn gate_py_understands_each_runtime_and_forbids_what_it_cannot_read() {
         answer(hook(&rig, "gate.py", &[], &read.to_string())),
         Ok(())
     );
-    for nonsense in ["", "{", "[]", "{\"tool_input\": 1}"] {
+    let nul = json!({"cwd": "/", "tool_input": {"command": "sh \u{0}x"}}).to_string();
+    for nonsense in ["", "{", "[]", "{\"tool_input\": 1}", &nul] {
         assert!(
             answer(hook(&rig, "gate.py", &[], nonsense)).is_err(),
             "{nonsense}"

@@ -537,7 +537,7 @@ fn written(text: &str) -> Vec<Vec<String>> {
         let form = |w: &String| w.contains(['[', '…', '|', '<']) || w == "...";
         let rest = words[at..].iter();
         let ours: Vec<String> = rest
-            .take_while(|w| !["&&", "|", ";"].contains(&&***w))
+            .take_while(|w| !["&&", "|", ";", ">"].contains(&&***w))
             .cloned()
             .collect();
         (words[..at].iter().all(runs) && !ours.iter().any(form)).then_some(ours)

@@ -113,8 +113,9 @@ impl Case {
 
     fn shell(&self, line: &str) -> Out {
         let bin = self.rig.bin.display();
-        self.rig
-            .sh(&format!("mount-skills() {{ {bin} \"$@\"; }}; {line}"))
+        self.rig.sh(&format!(
+            "PATH=$PWD/bin:$PATH; mount-skills() {{ {bin} \"$@\"; }}; {line}"
+        ))
     }
 
     /// The trouble is over when a file reads as it should, soon.
@@ -334,6 +335,20 @@ fn permission_denied_declined() {
 fn permission_denied_a_script() {
     let mut case = Case::new("Permission denied: a script");
     case.up(pdf("form\n"), &[]);
+    case.block();
+    case.block();
+    case.done();
+}
+
+#[test]
+fn an_agent_is_told_that_something_was_not_run() {
+    let mut case = Case::new("An agent is told that something was not run");
+    case.up(pdf("form\n"), &[]);
+    let bin = case.rig.dir().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let hook = project().join("examples/hooks/gate.py");
+    std::os::unix::fs::symlink(hook, bin.join("gate.py")).unwrap();
+    std::os::unix::fs::symlink(&case.rig.bin, bin.join("mount-skills")).unwrap();
     case.block();
     case.block();
     case.done();
