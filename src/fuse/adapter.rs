@@ -180,6 +180,13 @@ impl Adapter {
             None => Way::Server,
         };
         self.runtime.spawn(async move {
+            // The kernel keeps nothing of these files that could be taken away.
+            if way == Way::Memory
+                && let Err(e) = host.still_dynamic(ino)
+            {
+                host.note(question, Err(e));
+                return reply.error(errno::of_read(e));
+            }
             let content = handle.get_or_init(|| host.read_dynamic(ino));
             tokio::select! {
                 biased;

@@ -869,10 +869,24 @@ impl Host {
         match unverified(bytes, front, left) {
             Ok((bytes, size)) => {
                 s.now.lock().retrieved.insert(uri, size);
+                self.still_dynamic(ino)?;
                 Ok(bytes)
             }
             Err(m @ Mismatch::Budget { .. }) => Err(refuse(Refusal::budget(&path, &uri, &m))),
             Err(m) => Err(refuse(Refusal::mismatch(&path, &uri, &m, false))),
+        }
+    }
+
+    /// Whether a file of a dynamic skill may still be read: its server may have left, or somebody
+    /// revoked the skill, since it was fetched.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn still_dynamic(&self, ino: u64) -> Result<(), ReadError> {
+        match self.tree().source(ino) {
+            Some(NodeSource::Dynamic(shown, _)) if shown.standing == Standing::Open => Ok(()),
+            Some(NodeSource::Dynamic(..)) => Err(ReadError::Denied),
+            _ => Err(ReadError::Stale),
         }
     }
 
@@ -995,7 +1009,8 @@ impl Host {
         let _ = self
             .inbox
             .send(Message::Act(slot, Arc::clone(uri), act, until, done));
-        flushed.await.unwrap_or(Ok(()))
+        // Nobody answers for a server that has left.
+        flushed.await.unwrap_or(Err(Moved))
     }
 
     /// Two entries disagree on a file: asks for both, once; only if they still disagree the

@@ -664,12 +664,8 @@ fn consent(
         let _ = write!(io::stderr(), "{}", review::paint(&lines, false));
     } else if page::show(&lines, look)? == Shown::Paged {
         // What was paged is gone from the screen.
-<<<<<<< HEAD
-        say(review::paint(&review::reminder(&detail), page::colours()))?;
-=======
         let reminder = review::reminder(&detail, &lines);
-        say(review::paint(&reminder, page::colours(look.color)))?;
->>>>>>> wt-top
+        say(review::paint(&reminder, page::colours()))?;
     }
     if detail.set.is_empty() {
         return Err(Failure::Failed(format!(
@@ -772,19 +768,12 @@ fn cached(cache_dir: Option<PathBuf>, what: &CacheCommand, json: bool) -> Result
 }
 
 fn unmount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
-<<<<<<< HEAD
-    progress::while_waiting("unmounting", || end_mount(ask, verb, json))
-}
-
-fn end_mount(ask: &Ask, verb: &Verb, json: bool) -> Result<(), Failure> {
-=======
-    let text = progress::while_waiting("waiting for the mount to end", || end(ask, verb))?;
+    let text = progress::while_waiting("waiting for the mount to end", || end_mount(ask, verb))?;
     done(text, json)
 }
 
 /// Ends a mount, and waits until it is gone; what there is to say of it.
-fn end(ask: &Ask, verb: &Verb) -> Result<String, Failure> {
->>>>>>> wt-face
+fn end_mount(ask: &Ask, verb: &Verb) -> Result<String, Failure> {
     match ask.send(verb) {
         Ok(Reply::Trouble(trouble)) => Err(trouble.into()),
         Ok(_) => {

@@ -262,7 +262,10 @@ impl Shared {
         loop {
             let started = tokio::select! {
                 r = self.connect(&mut era) => r,
-                () = self.moved.notified() => continue,
+                () = self.moved.notified() => {
+                    self.slot.send_replace(Slot::Starting);
+                    continue;
+                }
                 _ = stop.wait_for(|s| *s) => return,
             };
             let since = Instant::now();
@@ -286,7 +289,10 @@ impl Shared {
             gap = gap.mul_f64(BACKOFF.2).min(BACKOFF.1);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = self.moved.notified() => gap = BACKOFF.0,
+                () = self.moved.notified() => {
+                    self.slot.send_replace(Slot::Starting);
+                    gap = BACKOFF.0;
+                }
                 () = other_credentials => gap = BACKOFF.0,
                 _ = stop.wait_for(|s| *s) => return,
             }

@@ -483,6 +483,8 @@ impl Drop for Group {
     fn drop(&mut self) {
         if let Some(pid) = self.pid {
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+            // The number may be somebody else's by the time the guard has to clean up.
+            (self.watch)(pid.as_raw_nonzero().get(), false);
         }
     }
 }

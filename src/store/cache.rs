@@ -211,7 +211,7 @@ struct Names {
     /// What the shelf's directory said of its last change when these were all; none if they were
     /// never listed.
     all_at: Option<(i64, u64)>,
-    /// Whether a blob of ours is being added, which changes the directory.
+    /// Whether a blob of ours is being added to a shelf whose names are all known.
     adding: bool,
     /// When they were listed last.
     listed: Option<Instant>,
@@ -231,6 +231,7 @@ impl Shelf {
     pub fn lacks(&self, expected: &Expected) -> bool {
         let changed = self.dir.changed().ok();
         let names = self.names.lock();
+        // A blob of ours that is being added changes the directory as well.
         let all = names.all_at.is_some() && (names.all_at == changed || names.adding);
         all && !names.kept.contains(&expected.digest)
     }
@@ -247,7 +248,7 @@ impl Shelf {
             names.listed = Some(Instant::now());
         }
         let mut kept = HashSet::new();
-        let found = self.dir.names().unwrap_or_default();
+        let Ok(found) = self.dir.names() else { return };
         // Beside the directories there are files that are being written.
         let dirs = found.iter().filter(|(_, kind)| !kind.is_file());
         for (aa, _) in dirs {
@@ -346,7 +347,10 @@ impl Shelf {
                 .write_blob(&sub, &name, Mode::RUSR, bytes.bytes())?)
         };
         let before = self.dir.changed().ok();
-        self.names.lock().adding = true;
+        {
+            let mut names = self.names.lock();
+            names.adding = names.all_at == before;
+        }
         let saved = save();
         let after = self.dir.changed().ok();
         {
