@@ -10,7 +10,7 @@
 //!   inode that is no longer in the tree is stale, never another file.
 //! - Nothing is fetched but the file that somebody reads (HR-78, HR-79).
 //! - At most one lock is held at a time, and none across I/O or a message to the kernel; but for
-//!   the one that puts the writes of a server's state in order, which is taken first.
+//!   those that put what is written to the disk in order, which are taken first.
 
 mod admission;
 pub mod audit;
@@ -167,6 +167,8 @@ pub struct Host {
     cache: Option<Arc<Cache>>,
     /// Checked files that are not on the disk yet.
     unsaved: Mutex<Vec<Unsaved>>,
+    /// Held while they are written, so that the end waits for that.
+    saving: Mutex<()>,
     save_due: Notify,
     timeout: Duration,
     mountpoint: PathBuf,
@@ -175,7 +177,8 @@ pub struct Host {
 
 /// A checked file on its way to the disk.
 struct Unsaved {
-    slot: u16,
+    /// Whose shelf it is for, also when the server has left meanwhile.
+    slot: Arc<Slot>,
     digest: Digest,
     file: Verified,
     _admitted: Admitted,
@@ -369,6 +372,7 @@ impl Host {
             settled,
             cache,
             unsaved: Mutex::default(),
+            saving: Mutex::default(),
             save_due: Notify::new(),
             timeout,
             mountpoint,
@@ -413,6 +417,13 @@ impl Host {
     /// For each label one line as soon as its first connection has come to something.
     pub fn settled(&self) -> watch::Receiver<Vec<Option<String>>> {
         self.settled.subscribe()
+    }
+
+    /// The number of the server that has this label now.
+    pub fn number(&self, label: &Label) -> Option<u16> {
+        let slots = self.slots();
+        let there = slots.iter().find(|(_, s)| s.server.label == *label);
+        there.map(|(number, _)| *number)
     }
 
     /// Whether a server has not yet come to anything, so that asking it later makes sense.
@@ -695,6 +706,23 @@ impl Host {
         memo.insert(asked, (Tick::now(), e));
     }
 
+    /// The file from the disk, if it is there and right; none if there was no room in time.
+    async fn from_disk(self: &Arc<Self>, file: &File, by: Instant) -> Option<Option<Verified>> {
+        let (slot, expected) = (file.slot, &file.expected);
+        // A small one is looked for and loaded at once; a large one waits for room only if it is there.
+        let small = expected.size <= INLINE_HASH;
+        let mut room = small.then(|| self.memory.room_now(expected.size)).flatten();
+        if room.is_none() && self.shelved(slot, expected, Shelf::has).await == Some(true) {
+            room = Some(self.memory.room(expected.size, by).await?);
+        }
+        let Some(room) = room else { return Some(None) };
+        let loaded = self.shelved(slot, expected, Shelf::load).await.flatten();
+        if let Some(bytes) = &loaded {
+            self.memory.put(file.key(), bytes.clone(), room);
+        }
+        Some(loaded)
+    }
+
     async fn fetch_once(
         self: &Arc<Self>,
         path: &str,
@@ -718,28 +746,21 @@ impl Host {
             self.refuse(slot, refusal);
             error
         };
-        // A small one is looked for and loaded at once; a large one waits for room only if it is there.
-        let small = expected.size <= INLINE_HASH;
         let s = self.slot(slot).ok_or(ReadError::Stale)?;
         let shelf = s.server.shelf.as_ref();
-        let mut room = None;
-        if shelf.is_some_and(|shelf| !shelf.lacks(expected)) {
-            room = small.then(|| self.memory.room_now(expected.size)).flatten();
-            if room.is_none() && self.shelved(slot, expected, Shelf::has).await == Some(true) {
-                let waited = self.memory.room(expected.size, deadline).await;
-                room = Some(waited.ok_or_else(late)?);
-            }
-        }
-        if let Some(room) = room
-            && let Some(Some(bytes)) = self.shelved(slot, expected, Shelf::load).await
-        {
-            self.memory.put(file.key(), bytes.clone(), room);
+        // Another daemon may have stored it a moment ago, so this is no last word.
+        let lacking = shelf.is_some_and(|shelf| shelf.lacks(expected));
+        let on_disk = || async { self.from_disk(file, deadline).await.ok_or_else(late) };
+        if !lacking && let Some(bytes) = on_disk().await? {
             return Ok((bytes, Way::Disk));
         }
         if shelf.is_some() {
             self.metrics.missed();
         }
         if file.from == From::CacheOnly {
+            if lacking && let Some(bytes) = on_disk().await? {
+                return Ok((bytes, Way::Disk));
+            }
             let refusal = Refusal::held(path, &expected.uri);
             let error = refusal.error;
             self.refuse(slot, refusal);
@@ -773,6 +794,9 @@ impl Host {
                 Problem::Source(e)
             }
             Err(e) => {
+                if lacking && let Some(bytes) = on_disk().await? {
+                    return Ok((bytes, Way::Disk));
+                }
                 let refusal = Refusal::unanswered(path, &expected.uri, &e);
                 let error = refusal.error;
                 self.refuse(slot, refusal);
@@ -909,9 +933,9 @@ impl Host {
     /// for a moment: what waits for a slow disk is bounded.
     fn save(self: &Arc<Self>, slot: u16, expected: &Expected, file: &Verified, before: Admitted) {
         let (digest, size, file) = (expected.digest, expected.size, file.clone());
-        if self.slot(slot).is_none_or(|s| s.server.shelf.is_none()) {
+        let Some(slot) = self.slot(slot).filter(|s| s.server.shelf.is_some()) else {
             return;
-        }
+        };
         let save = move |host: &Self, admitted| {
             let unsaved = Unsaved {
                 slot,
@@ -948,10 +972,10 @@ impl Host {
 
     /// Writes the files that wait to be kept. Blocks on the disk.
     fn save_files(&self) {
+        let _turn = self.saving.lock();
         let unsaved = std::mem::take(&mut *self.unsaved.lock());
         for one in unsaved {
-            let s = self.slot(one.slot);
-            if let Some(shelf) = s.as_ref().and_then(|s| s.server.shelf.as_ref()) {
+            if let Some(shelf) = &one.slot.server.shelf {
                 shelf.save(one.digest, &one.file);
             }
         }
@@ -1425,6 +1449,7 @@ impl Host {
     /// Notes once what became of the first connection of a label.
     fn settle(&self, slot: u16, listed: bool) {
         let Some(s) = self.slot(slot) else { return };
+        let tree = self.tree();
         let line = {
             let now = s.now.lock();
             match &now.link {
@@ -1433,7 +1458,7 @@ impl Host {
                 Link::Ready(peer) if !peer.skills => Some("connected; it serves no skills".into()),
                 Link::Ready(_) if listed => Some(match &now.list_error {
                     Some(e) => format!("connected; the listing failed: {e}"),
-                    None => match self.tree().view(slot) {
+                    None => match tree.view(slot) {
                         Some(View::Listed(b)) => {
                             report::count_line(b.skills().count(), b.declined().count())
                         }

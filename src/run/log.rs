@@ -200,6 +200,8 @@ struct Open {
 pub(super) enum Copies {
     /// To the file only.
     None,
+    /// To the file, which has taken the place of stderr.
+    Instead,
     /// To both: somebody waits at a terminal for how the start goes.
     Stderr,
 }
@@ -229,7 +231,7 @@ pub(super) fn reopen() {
             let _ = writeln!(log.file, "{shown}: cannot be opened anew: {e}");
         }
     }
-    if log.copies == Copies::None {
+    if log.copies == Copies::Instead {
         // What a library says there is not to be lost, if it is there to be said.
         let _ = rustix::stdio::dup2_stderr(&log.file);
     }
@@ -239,7 +241,7 @@ pub(super) fn reopen() {
 pub(super) fn take_stderr(otherwise: &File) -> io::Result<()> {
     let mut log = FILE.write();
     if let Some(log) = log.as_mut() {
-        log.copies = Copies::None;
+        log.copies = Copies::Instead;
     }
     let to = log.as_ref().map_or(otherwise, |log| &log.file);
     Ok(rustix::stdio::dup2_stderr(to)?)

@@ -30,6 +30,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+/// How long the servers may take to end, all in all.
+const SERVERS_PATIENCE: Duration = Duration::from_secs(8);
 /// What is in the cache is counted so long after the start, which has better things to do.
 const COUNT_AFTER: Duration = Duration::from_secs(2);
 /// Blocks of memory from this size on go back to the system as soon as they are free.
@@ -416,7 +418,8 @@ async fn serve_mount(
     let result = work(&mut running).await;
     service::tell(Stage::Stopping);
     mounted.unmount();
-    servers.stop().await;
+    // A reload that waits for a file system that is silent must not keep the rest from ending.
+    let _ = tokio::time::timeout(SERVERS_PATIENCE, servers.stop()).await;
     running.host.end(*result.as_ref().unwrap_or(&Windows::End));
     mounted.guard().dismiss();
     // Its socket is the last to go: whoever waits for the end waits for that.

@@ -318,7 +318,9 @@ impl Ground {
 
 /// Adds a skill that was named as soon as its server answers.
 async fn add(host: Arc<Host>, label: Label, uri: String) {
-    loop {
+    // The server that it was named for: another one may have the label by the time it answers.
+    let number = host.number(&label);
+    while host.number(&label) == number {
         match host.add(label.as_str(), &uri).await {
             Ok(_) => return,
             Err(e) if host.is_waiting(&label) => {

@@ -78,6 +78,8 @@ struct Shared {
     moved: Notify,
     /// The token of a server over HTTP.
     auth: Mutex<Option<Arc<Auth>>>,
+    /// Those before it, which may be at a renewal that must not be cut off.
+    retired: Mutex<Vec<Arc<Auth>>>,
     /// Where a login for it is kept.
     vault: Option<Arc<dyn Vault>>,
     label: String,
@@ -179,6 +181,7 @@ impl Session {
             auth: Mutex::new(auth_of(label.as_str(), &target, vault.as_ref())),
             target: Mutex::new(target),
             moved: Notify::new(),
+            retired: Mutex::default(),
             vault,
             label: label.to_string(),
             spawner,
@@ -201,7 +204,8 @@ impl Session {
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.task.await;
-        if let Some(auth) = self.shared.auth() {
+        let retired = std::mem::take(&mut *self.shared.retired.lock());
+        for auth in retired.into_iter().chain(self.shared.auth()) {
             auth.settled().await;
         }
     }
@@ -211,7 +215,8 @@ impl Session {
     pub fn retarget(&self, target: Target) {
         let shared = &self.shared;
         let auth = auth_of(&shared.label, &target, shared.vault.as_ref());
-        *shared.auth.lock() = auth;
+        let before = std::mem::replace(&mut *shared.auth.lock(), auth);
+        shared.retired.lock().extend(before);
         *self.shared.target.lock() = target;
         self.shared.moved.notify_one();
     }

@@ -62,10 +62,24 @@ pub enum Medium {
     Disk,
     /// Memory, and nothing else: a read there is never refused for lack of waiting.
     Memory,
+    /// Another machine or program, of which any question may wait.
+    Remote,
 }
 
 /// See statfs(2).
-const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+const TMPFS: u32 = 0x0102_1994;
+/// NFS, SMB in three forms, FUSE, AFS, 9P, Ceph, Lustre.
+const REMOTE: [u32; 9] = [
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x6573_5546,
+    0x5346_414f,
+    0x0102_1997,
+    0x00c3_6400,
+    0x0bd0_0bd0,
+];
 
 /// A directory of mode 0700 that belongs to us, held open.
 #[derive(Debug)]
@@ -263,6 +277,7 @@ impl PrivateDir {
         let mut bytes = vec![0; size];
         let buffer = &mut [IoSliceMut::new(&mut bytes)];
         let read = match medium {
+            Medium::Remote => return None,
             Medium::Disk => rustix::io::preadv2(&fd, buffer, 0, ReadWriteFlags::NOWAIT),
             Medium::Memory => rustix::io::preadv(&fd, buffer, 0),
         };
@@ -271,9 +286,11 @@ impl PrivateDir {
 
     /// Where its files are.
     pub fn medium(&self) -> Medium {
-        match rustix::fs::fstatfs(&self.fd) {
-            Ok(stat) if stat.f_type == TMPFS => Medium::Memory,
-            _ => Medium::Disk,
+        match rustix::fs::fstatfs(&self.fd).map(|stat| stat.f_type as u32) {
+            Ok(TMPFS) => Medium::Memory,
+            Ok(kind) if REMOTE.contains(&kind) => Medium::Remote,
+            Ok(_) => Medium::Disk,
+            Err(_) => Medium::Remote,
         }
     }
 
