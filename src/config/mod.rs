@@ -346,15 +346,21 @@ pub fn load(
         }
         files.push(path);
     }
+    // What is said of a server that is not used goes with it, unless another has its label.
     let used = |texts: &[String]| -> Vec<String> {
-        let of = |text: &str, unused: &Unused| text.split('=').next() == Some(&unused.name);
-        let texts = texts.iter().filter(|t| !unused.iter().any(|u| of(t, u)));
-        texts.cloned().collect()
+        let goes = |text: &&String| {
+            let label = text.split('=').next().unwrap_or_default();
+            unused.iter().any(|u| u.name == label)
+                && !servers.iter().any(|s| s.label.as_str() == label)
+        };
+        texts.iter().filter(|t| !goes(t)).cloned().collect()
     };
+    let (headers, bearer_env) = (used(&args.headers), used(&args.bearer_env));
+    let bearer_file = used(&args.bearer_file);
     let given = Given {
-        headers: &used(&args.headers),
-        bearer_env: &used(&args.bearer_env),
-        bearer_file: &used(&args.bearer_file),
+        headers: &headers,
+        bearer_env: &bearer_env,
+        bearer_file: &bearer_file,
         dir: &machine.dir,
     };
     let var = |name: &str| machine.var(name)?.into_string().ok();
@@ -644,6 +650,25 @@ mod tests {
         assert_eq!(labels(&config), ["docs"]);
         assert_eq!(config.warnings(), Vec::<String>::new());
         assert_eq!(config.unused.len(), 1);
+    }
+
+    #[test]
+    fn c_31_credentials_are_for_the_server_that_is_used_whatever_else_has_its_label() {
+        let off = r#"{"mcpServers": {"docs": {"url": "https://old/", "disabled": true}}}"#;
+        let dir = dir(&[("off.json", off), ("tok", "secret")]);
+        let mut given = args(&["docs=https://h/mcp"], &["off.json"]);
+        given.bearer_file = vec!["docs=tok".into()];
+        given.headers = vec!["docs=X-Key: k".into()];
+        let config = loaded(&dir, &given).unwrap();
+        let Target::Http(endpoint) = &config.servers[0].target else {
+            panic!("no URL");
+        };
+        let file = crate::source::Token::File(dir.path().join("tok"));
+        assert_eq!(endpoint.token, Some(file));
+        assert_eq!(endpoint.headers["x-key"], "k");
+        // Without that server they go with the one that is off.
+        given.servers.clear();
+        assert!(loaded(&dir, &given).is_ok());
     }
 
     #[test]
