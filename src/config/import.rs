@@ -1,6 +1,7 @@
 //! The files of other programs on this machine → one file of ours.
 //!
-//! **Invariants:** placeholders stay placeholders: no secret is taken out of the environment. A
+//! **Invariants:** placeholders stay placeholders: no secret is taken out of the environment. What
+//! is relative to a file is made absolute, or starts where the file is. A
 //! value that stands in a file itself is taken over as it stands, since the server needs it; its
 //! field is named. Of two servers with one label the first is taken. Nothing is written here.
 
@@ -133,7 +134,8 @@ impl Import {
                 literal_secrets: Vec::new(),
             });
         }
-        for declared in contents.declared {
+        for mut declared in contents.declared {
+            anchor(&mut declared, machine);
             let before = homes.get(&declared.label).and_then(|n| self.taken.get(*n));
             let twice = before.map(|before| {
                 let same = match before.reach == declared.reach {
@@ -194,6 +196,55 @@ impl Import {
     }
 }
 
+/// Makes what is relative to the file of a server mean the same in another file.
+fn anchor(declared: &mut Declared, machine: &Machine) {
+    let dir = declared.place.dir();
+    let place = |raw: &mut Raw| {
+        if !raw.text.starts_with(['$', '~']) {
+            raw.text = dir.join(&raw.text).display().to_string();
+        }
+    };
+    let here = || Raw {
+        field: "cwd".into(),
+        text: dir.display().to_string(),
+    };
+    let climbs = |word: &str| word.starts_with("./") || word.starts_with("../");
+    match &mut declared.reach {
+        Reach::Http { bearer_file, .. } => bearer_file.iter_mut().for_each(place),
+        Reach::Command {
+            command,
+            args,
+            start,
+        } => match &mut start.cwd {
+            // What is relative is so to that directory.
+            Some(cwd) => place(cwd),
+            None => {
+                if command.text.contains('/') {
+                    place(command);
+                }
+                if args.iter().any(|raw| climbs(&raw.text)) {
+                    start.cwd = Some(here());
+                }
+            }
+        },
+        Reach::Target { target, start } => {
+            start.cwd.iter_mut().for_each(place);
+            let path = machine.path(&target.text, &dir).ok();
+            if path.is_some_and(|path| machine.find_dir(&path).is_some()) {
+                place(target);
+            } else if start.cwd.is_none() {
+                let words = shlex::split(&target.text).unwrap_or_default();
+                let program = words
+                    .first()
+                    .is_some_and(|word| word.contains('/') && !word.starts_with(['/', '$', '~']));
+                if program || words.iter().any(|word| climbs(word)) {
+                    start.cwd = Some(here());
+                }
+            }
+        }
+    }
+}
+
 fn pairs(pairs: &[(String, Raw)]) -> Value {
     let pairs = pairs.iter();
     Value::Table(
@@ -245,15 +296,7 @@ fn table(declared: &Declared) -> Table {
         put("env", pairs(&start.env));
     }
     if let Some(cwd) = &start.cwd {
-        // Relative to a file that is not this one.
-        let path = match cwd.text.starts_with(['$', '~']) {
-            true => cwd.text.clone(),
-            false => {
-                let path = declared.place.dir().join(&cwd.text);
-                path.display().to_string()
-            }
-        };
-        put("cwd", Value::String(path));
+        put("cwd", text(cwd));
     }
     if declared.switch == Switch::Off {
         put("enabled", Value::Boolean(false));

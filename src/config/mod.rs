@@ -778,6 +778,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_relative_to_a_file_that_is_taken_over_means_the_same_in_ours() {
+        let theirs = "[servers.plain]\ncommand = 'npx'\nargs = ['-y', 'a/b']\n\
+                      [servers.program]\ncommand = 'bin/x'\nargs = ['../y']\n\
+                      [servers.within]\ncommand = 'bin/x'\ncwd = 'sub'\n\
+                      [servers.var]\ncommand = '${HOME}/x'\n\
+                      [servers.token]\nurl = 'https://h/'\nbearer-file = 'tok'\n\
+                      [servers.skills]\ntarget = 'skills'\n\
+                      [servers.line]\ntarget = 'bin/x y'\n";
+        let dir = dir(&[("far/c.toml", theirs), ("far/skills/x", "")]);
+        let far = dir.path().join("far");
+        let found = import(&[far.join("c.toml")], &machine(dir.path())).unwrap();
+        let ours: toml::Table = found.to_toml().parse().unwrap();
+        let get = |label: &str, key: &str| ours["servers"][label].get(key).cloned();
+        let text = |path: PathBuf| Some(toml::Value::String(path.display().to_string()));
+        for (label, key, want) in [
+            ("plain", "command", text("npx".into())),
+            ("plain", "cwd", None),
+            ("program", "command", text(far.join("bin/x"))),
+            ("program", "cwd", text(far.clone())),
+            ("within", "command", text("bin/x".into())),
+            ("within", "cwd", text(far.join("sub"))),
+            ("var", "command", text("${HOME}/x".into())),
+            ("var", "cwd", None),
+            ("token", "bearer-file", text(far.join("tok"))),
+            ("skills", "target", text(far.join("skills"))),
+            ("line", "target", text("bin/x y".into())),
+            ("line", "cwd", text(far.clone())),
+        ] {
+            assert_eq!(get(label, key), want, "{label} {key}");
+        }
+    }
+
+    #[test]
     fn what_is_taken_over_reads_as_it_stood() {
         let cursor = r#"{"mcpServers": {
             "My Docs": {"command": "npx", "args": ["-y", "d"], "env": {"TOKEN": "${S_TOKEN}", "KEY": "lit"}, "cwd": "sub"},
