@@ -778,6 +778,35 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_the_working_directory_is_taken_over_only_if_it_is_named() {
+        let server = |command: &str| {
+            format!("{{\"mcpServers\": {{\"docs\": {{\"command\": \"{command}\"}}}}}}")
+        };
+        let dir = dir(&[
+            (".mcp.json", &server("evil")),
+            (
+                ".vscode/mcp.json",
+                "{\"servers\": {\"x\": {\"command\": \"evil\"}}}",
+            ),
+            ("home/.cursor/mcp.json", &server("mine")),
+        ]);
+        let machine = machine(dir.path());
+        let found = import(&[], &machine).unwrap();
+        let rows = found.servers.iter().map(|c| (c.label.as_str(), c.becomes));
+        assert_eq!(
+            rows.collect::<Vec<_>>(),
+            [("docs", "taken"), ("docs", "left out"), ("x", "left out")]
+        );
+        let why = found.servers[2].reason.as_deref().unwrap();
+        assert!(why.contains("only if it is named: "), "{why}");
+        let text = found.to_toml();
+        assert!(text.contains("mine") && !text.contains("evil"), "{text}");
+        assert!(!text.contains(".vscode"), "{text}");
+        let named = import(&[".mcp.json".into()], &machine).unwrap();
+        assert!(named.to_toml().contains("evil"));
+    }
+
+    #[test]
     fn what_is_relative_to_a_file_that_is_taken_over_means_the_same_in_ours() {
         let theirs = "[servers.plain]\ncommand = 'npx'\nargs = ['-y', 'a/b']\n\
                       [servers.program]\ncommand = 'bin/x'\nargs = ['../y']\n\
@@ -821,7 +850,7 @@ mod tests {
         let codex = "[mcp_servers.off]\nurl = \"https://other/mcp\"\n\
                      [mcp_servers.\"a.b\"]\nurl = \"https://h/\"\nbearer_token_env_var = \"T\"\n";
         let dir = dir(&[
-            (".cursor/mcp.json", cursor),
+            ("home/.cursor/mcp.json", cursor),
             ("home/.codex/config.toml", codex),
             (".mcp.json", "{"),
         ]);
@@ -843,7 +872,7 @@ mod tests {
             ]
         );
         assert!(
-            found.notices[0].contains(".mcp.json:1:"),
+            found.notices.iter().any(|n| n.contains("/.mcp.json:1:")),
             "{:?}",
             found.notices
         );
@@ -872,7 +901,7 @@ mod tests {
             panic!("no command");
         };
         assert_eq!(launch.argv, ["npx", "-y", "d"]);
-        assert_eq!(launch.cwd, Some(dir.path().join(".cursor/sub")));
+        assert_eq!(launch.cwd, Some(dir.path().join("home/.cursor/sub")));
         assert!(launch.env.contains(&("TOKEN".into(), "a${HOME}b".into())));
         let ab = config.servers.iter().find(|s| s.label.as_str() == "a.b");
         let Target::Http(endpoint) = &ab.unwrap().target else {
