@@ -64,6 +64,9 @@ pub enum BadLine {
         /// Why.
         why: &'static str,
     },
+    /// An option that is none of ours.
+    #[error("option {0:?}: not known; an option of mount-skills is written with _ for -")]
+    Unknown(String),
     /// A word that mount(8) does not give.
     #[error("argument {0:?} is not known; mount(8) gives SOURCE DIR -o OPTIONS")]
     Argument(String),
@@ -121,7 +124,7 @@ pub fn translate(words: impl IntoIterator<Item = OsString>) -> Result<Line, BadL
     out.extend(of_source(&source)?);
     for option in options {
         match of_option(&option) {
-            Err(BadLine::Option { .. }) if sloppy => {}
+            Err(BadLine::Unknown(_)) if sloppy => {}
             words => out.extend(words?),
         }
     }
@@ -179,8 +182,12 @@ fn of_option(option: &str) -> Result<Vec<OsString>, BadLine> {
         return bad("run: mount-skills reload");
     }
     for (prefix, flag) in [("server.", "--server"), ("skill.", "--skill")] {
-        if let (Some(label), Some(value)) = (name.strip_prefix(prefix), value) {
-            return Ok(vec![flag.into(), format!("{label}={value}").into()]);
+        match (name.strip_prefix(prefix), value) {
+            (Some(label), Some(value)) => {
+                return Ok(vec![flag.into(), format!("{label}={value}").into()]);
+            }
+            (Some(_), None) => return bad("it needs a value: NAME=VALUE"),
+            (None, _) => {}
         }
     }
     let long = name.replace('_', "-");
@@ -194,7 +201,7 @@ fn of_option(option: &str) -> Result<Vec<OsString>, BadLine> {
         (Some(ArgAction::SetTrue), None) => Ok(vec![flag]),
         (Some(ArgAction::Set | ArgAction::Append), None) => bad("it needs a value: NAME=VALUE"),
         (Some(_), _) => bad("it has no value"),
-        (None, _) => bad("not known; an option of mount-skills is written with _ for -"),
+        (None, _) => Err(BadLine::Unknown(name.to_owned())),
     }
 }
 
@@ -270,6 +277,17 @@ mod tests {
             assert!(error.contains(named), "{options}: {error}");
         }
         assert!(line(&["none", "/m", "-s", "-o", "size=5"]).is_ok());
+        // Sloppy is not blind: what would be another mount than was asked for is refused.
+        for options in [
+            "suid",
+            "remount",
+            "server.docs",
+            "approval",
+            "new_session=1",
+        ] {
+            let sloppy = line(&["none", "/m", "-s", "-o", options]);
+            assert!(sloppy.is_err(), "{options}: {sloppy:?}");
+        }
         assert_eq!(line(&["none", "/m", "-fv"]).unwrap(), ["fake"]);
         assert!(line(&["none"]).is_err() && line(&["none", "/m", "-z"]).is_err());
         assert!(is_called(OsStr::new("/sbin/mount.mount-skills")));

@@ -1,13 +1,16 @@
 //! The files of other programs on this machine → one file of ours.
 //!
-//! **Invariants:** placeholders stay placeholders: no secret is taken out of the environment. A
-//! value that stands in a file itself is taken over as it stands, since the server needs it; its
-//! field is named. Of two servers with one label the first is taken. Nothing is written here.
+//! **Invariants:** placeholders stay placeholders: no secret is taken out of the environment. What
+//! is relative to a file is made absolute, or starts where the file is. A value that stands in a
+//! file itself is taken over as it stands, since the server needs it; its field is named. Of two
+//! servers with one label the first is taken. A file of the working directory, which may have come
+//! with a repository, is shown, and taken only if it is named. Nothing is written here.
 
 use super::entry::{Raw, Reach, Start, Switch};
 use super::file::{Contents, Declared};
 use super::{BadConfig, Dialect, Machine, ServerSpec, contents};
 use crate::domain::name::Label;
+use crate::domain::text::word;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -20,26 +23,44 @@ pub struct Known {
     /// The file.
     pub path: PathBuf,
     dialect: Dialect,
+    whose: Whose,
 }
 
-/// The places to look at, the ones of the working directory first.
+/// Whose word a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The user's, who keeps it at home or named it.
+    User,
+    /// Perhaps somebody else's: it was found in the working directory.
+    Anybody,
+}
+
+/// The places to look at, the ones of the working directory last.
 pub fn places(machine: &Machine) -> Vec<Known> {
-    let known = |program, dialect, dir: Option<&Path>, below: &str| {
+    let in_dir = |whose, program, dialect, dir: Option<&Path>, below: &str| {
         let path = dir?.join(below);
         Some(Known {
             program,
             path,
             dialect,
+            whose,
         })
     };
-    let (here, home) = (Some(machine.dir()), machine.home());
+    let known = |program, dialect, dir, below| in_dir(Whose::User, program, dialect, dir, below);
+    let found = |program, below| {
+        in_dir(
+            Whose::Anybody,
+            program,
+            Dialect::Json,
+            Some(machine.dir()),
+            below,
+        )
+    };
+    let home = machine.home();
     let config = machine.config_home();
     let codex = machine.var("CODEX_HOME").map(PathBuf::from);
     let codex = codex.or_else(|| Some(home?.join(".codex")));
     [
-        known("Claude Code", Dialect::Json, here, ".mcp.json"),
-        known("Cursor", Dialect::Json, here, ".cursor/mcp.json"),
-        known("VS Code", Dialect::Json, here, ".vscode/mcp.json"),
         known("Claude Code", Dialect::Json, home, ".claude.json"),
         known(
             "Claude Desktop",
@@ -50,6 +71,9 @@ pub fn places(machine: &Machine) -> Vec<Known> {
         known("Cursor", Dialect::Json, home, ".cursor/mcp.json"),
         known("VS Code", Dialect::Json, config, "Code/User/mcp.json"),
         known("Codex", Dialect::Codex, codex.as_deref(), "config.toml"),
+        found("Claude Code", ".mcp.json"),
+        found("Cursor", ".cursor/mcp.json"),
+        found("VS Code", ".vscode/mcp.json"),
     ]
     .into_iter()
     .flatten()
@@ -94,7 +118,7 @@ pub fn import(files: &[PathBuf], machine: &Machine) -> Result<Import, BadConfig>
     for path in files {
         let path = machine.dir().join(path);
         let contents = contents(&path, None)?;
-        import.take(path, contents, machine);
+        import.take(path, Whose::User, contents, machine);
     }
     if files.is_empty() {
         let mut seen = Vec::new();
@@ -105,7 +129,7 @@ pub fn import(files: &[PathBuf], machine: &Machine) -> Result<Import, BadConfig>
             }
             seen.push(place.path.clone());
             match contents(&place.path, Some(place.dialect)) {
-                Ok(contents) => import.take(place.path, contents, machine),
+                Ok(contents) => import.take(place.path, place.whose, contents, machine),
                 Err(e) => import.notices.push(format!("{}: {e}", place.program)),
             }
         }
@@ -114,7 +138,13 @@ pub fn import(files: &[PathBuf], machine: &Machine) -> Result<Import, BadConfig>
 }
 
 impl Import {
-    fn take(&mut self, path: PathBuf, contents: Contents, machine: &Machine) {
+    fn take(&mut self, path: PathBuf, whose: Whose, contents: Contents, machine: &Machine) {
+        let unasked = (whose == Whose::Anybody).then(|| {
+            format!(
+                "a file of the working directory is taken only if it is named: mount-skills config import --write {}",
+                word(&path.display().to_string())
+            )
+        });
         self.files.push(path);
         self.notices.extend(contents.notices);
         let mut homes: HashMap<Label, usize> = self
@@ -133,7 +163,8 @@ impl Import {
                 literal_secrets: Vec::new(),
             });
         }
-        for declared in contents.declared {
+        for mut declared in contents.declared {
+            anchor(&mut declared, machine);
             let before = homes.get(&declared.label).and_then(|n| self.taken.get(*n));
             let twice = before.map(|before| {
                 let same = match before.reach == declared.reach {
@@ -146,6 +177,7 @@ impl Import {
             // What is not set now may be set where the mount is started.
             let hopeless = fault.as_ref().filter(|f| !f.found.ends_with("is not set"));
             let left_out = twice.or_else(|| hopeless.map(|f| f.to_string()));
+            let left_out = left_out.or_else(|| unasked.clone());
             self.servers.push(Candidate {
                 label: declared.label.to_string(),
                 target: Some(declared.shown()),
@@ -176,11 +208,10 @@ impl Import {
     /// The text of a file of ours.
     pub fn to_toml(&self) -> String {
         let mut out = "# Servers for mount-skills, taken over from:\n".to_owned();
-        for path in &self.files {
-            out.push_str(&format!(
-                "#   {}\n",
-                path.display().to_string().escape_debug()
-            ));
+        let mut files: Vec<&str> = self.taken.iter().map(|d| d.place.file()).collect();
+        files.dedup();
+        for file in files {
+            out.push_str(&format!("#   {}\n", file.escape_debug()));
         }
         out.push('\n');
         let servers = self.taken.iter().map(|declared| {
@@ -191,6 +222,55 @@ impl Import {
         root.insert("servers".into(), Value::Table(servers.collect()));
         out.push_str(&root.to_string());
         out
+    }
+}
+
+/// Makes what is relative to the file of a server mean the same in another file.
+fn anchor(declared: &mut Declared, machine: &Machine) {
+    let dir = declared.place.dir();
+    let place = |raw: &mut Raw| {
+        if !raw.text.starts_with(['$', '~']) {
+            raw.text = dir.join(&raw.text).display().to_string();
+        }
+    };
+    let here = || Raw {
+        field: "cwd".into(),
+        text: dir.display().to_string(),
+    };
+    let climbs = |word: &str| word.starts_with("./") || word.starts_with("../");
+    match &mut declared.reach {
+        Reach::Http { bearer_file, .. } => bearer_file.iter_mut().for_each(place),
+        Reach::Command {
+            command,
+            args,
+            start,
+        } => match &mut start.cwd {
+            // What is relative is so to that directory.
+            Some(cwd) => place(cwd),
+            None => {
+                if command.text.contains('/') {
+                    place(command);
+                }
+                if args.iter().any(|raw| climbs(&raw.text)) {
+                    start.cwd = Some(here());
+                }
+            }
+        },
+        Reach::Target { target, start } => {
+            start.cwd.iter_mut().for_each(place);
+            let path = machine.path(&target.text, &dir).ok();
+            if path.is_some_and(|path| machine.find_dir(&path).is_some()) {
+                place(target);
+            } else if start.cwd.is_none() {
+                let words = shlex::split(&target.text).unwrap_or_default();
+                let program = words
+                    .first()
+                    .is_some_and(|word| word.contains('/') && !word.starts_with(['/', '$', '~']));
+                if program || words.iter().any(|word| climbs(word)) {
+                    start.cwd = Some(here());
+                }
+            }
+        }
     }
 }
 
@@ -245,15 +325,7 @@ fn table(declared: &Declared) -> Table {
         put("env", pairs(&start.env));
     }
     if let Some(cwd) = &start.cwd {
-        // Relative to a file that is not this one.
-        let path = match cwd.text.starts_with(['$', '~']) {
-            true => cwd.text.clone(),
-            false => {
-                let path = declared.place.dir().join(&cwd.text);
-                path.display().to_string()
-            }
-        };
-        put("cwd", Value::String(path));
+        put("cwd", text(cwd));
     }
     if declared.switch == Switch::Off {
         put("enabled", Value::Boolean(false));

@@ -346,15 +346,21 @@ pub fn load(
         }
         files.push(path);
     }
+    // What is said of a server that is not used goes with it, unless another has its label.
     let used = |texts: &[String]| -> Vec<String> {
-        let of = |text: &str, unused: &Unused| text.split('=').next() == Some(&unused.name);
-        let texts = texts.iter().filter(|t| !unused.iter().any(|u| of(t, u)));
-        texts.cloned().collect()
+        let goes = |text: &&String| {
+            let label = text.split('=').next().unwrap_or_default();
+            unused.iter().any(|u| u.name == label)
+                && !servers.iter().any(|s| s.label.as_str() == label)
+        };
+        texts.iter().filter(|t| !goes(t)).cloned().collect()
     };
+    let (headers, bearer_env) = (used(&args.headers), used(&args.bearer_env));
+    let bearer_file = used(&args.bearer_file);
     let given = Given {
-        headers: &used(&args.headers),
-        bearer_env: &used(&args.bearer_env),
-        bearer_file: &used(&args.bearer_file),
+        headers: &headers,
+        bearer_env: &bearer_env,
+        bearer_file: &bearer_file,
         dir: &machine.dir,
     };
     let var = |name: &str| machine.var(name)?.into_string().ok();
@@ -647,6 +653,25 @@ mod tests {
     }
 
     #[test]
+    fn c_31_credentials_are_for_the_server_that_is_used_whatever_else_has_its_label() {
+        let off = r#"{"mcpServers": {"docs": {"url": "https://old/", "disabled": true}}}"#;
+        let dir = dir(&[("off.json", off), ("tok", "secret")]);
+        let mut given = args(&["docs=https://h/mcp"], &["off.json"]);
+        given.bearer_file = vec!["docs=tok".into()];
+        given.headers = vec!["docs=X-Key: k".into()];
+        let config = loaded(&dir, &given).unwrap();
+        let Target::Http(endpoint) = &config.servers[0].target else {
+            panic!("no URL");
+        };
+        let file = crate::source::Token::File(dir.path().join("tok"));
+        assert_eq!(endpoint.token, Some(file));
+        assert_eq!(endpoint.headers["x-key"], "k");
+        // Without that server they go with the one that is off.
+        given.servers.clear();
+        assert!(loaded(&dir, &given).is_ok());
+    }
+
+    #[test]
     fn our_own_file_is_read_when_nothing_else_is_given_and_the_command_line_wins() {
         let own = "mountpoint = \"~/skills\"\napproval = \"each\"\ntimeout = 3\ncache-dir = \"kept\"\n\
                    [servers.docs]\ntarget = \"x\"\nskills = [\"skill://y/SKILL.md\"]\nstart-timeout = 9\n";
@@ -753,6 +778,68 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_the_working_directory_is_taken_over_only_if_it_is_named() {
+        let server = |command: &str| {
+            format!("{{\"mcpServers\": {{\"docs\": {{\"command\": \"{command}\"}}}}}}")
+        };
+        let dir = dir(&[
+            (".mcp.json", &server("evil")),
+            (
+                ".vscode/mcp.json",
+                "{\"servers\": {\"x\": {\"command\": \"evil\"}}}",
+            ),
+            ("home/.cursor/mcp.json", &server("mine")),
+        ]);
+        let machine = machine(dir.path());
+        let found = import(&[], &machine).unwrap();
+        let rows = found.servers.iter().map(|c| (c.label.as_str(), c.becomes));
+        assert_eq!(
+            rows.collect::<Vec<_>>(),
+            [("docs", "taken"), ("docs", "left out"), ("x", "left out")]
+        );
+        let why = found.servers[2].reason.as_deref().unwrap();
+        assert!(why.contains("only if it is named: "), "{why}");
+        let text = found.to_toml();
+        assert!(text.contains("mine") && !text.contains("evil"), "{text}");
+        assert!(!text.contains(".vscode"), "{text}");
+        let named = import(&[".mcp.json".into()], &machine).unwrap();
+        assert!(named.to_toml().contains("evil"));
+    }
+
+    #[test]
+    fn what_is_relative_to_a_file_that_is_taken_over_means_the_same_in_ours() {
+        let theirs = "[servers.plain]\ncommand = 'npx'\nargs = ['-y', 'a/b']\n\
+                      [servers.program]\ncommand = 'bin/x'\nargs = ['../y']\n\
+                      [servers.within]\ncommand = 'bin/x'\ncwd = 'sub'\n\
+                      [servers.var]\ncommand = '${HOME}/x'\n\
+                      [servers.token]\nurl = 'https://h/'\nbearer-file = 'tok'\n\
+                      [servers.skills]\ntarget = 'skills'\n\
+                      [servers.line]\ntarget = 'bin/x y'\n";
+        let dir = dir(&[("far/c.toml", theirs), ("far/skills/x", "")]);
+        let far = dir.path().join("far");
+        let found = import(&[far.join("c.toml")], &machine(dir.path())).unwrap();
+        let ours: toml::Table = found.to_toml().parse().unwrap();
+        let get = |label: &str, key: &str| ours["servers"][label].get(key).cloned();
+        let text = |path: PathBuf| Some(toml::Value::String(path.display().to_string()));
+        for (label, key, want) in [
+            ("plain", "command", text("npx".into())),
+            ("plain", "cwd", None),
+            ("program", "command", text(far.join("bin/x"))),
+            ("program", "cwd", text(far.clone())),
+            ("within", "command", text("bin/x".into())),
+            ("within", "cwd", text(far.join("sub"))),
+            ("var", "command", text("${HOME}/x".into())),
+            ("var", "cwd", None),
+            ("token", "bearer-file", text(far.join("tok"))),
+            ("skills", "target", text(far.join("skills"))),
+            ("line", "target", text("bin/x y".into())),
+            ("line", "cwd", text(far.clone())),
+        ] {
+            assert_eq!(get(label, key), want, "{label} {key}");
+        }
+    }
+
+    #[test]
     fn what_is_taken_over_reads_as_it_stood() {
         let cursor = r#"{"mcpServers": {
             "My Docs": {"command": "npx", "args": ["-y", "d"], "env": {"TOKEN": "${S_TOKEN}", "KEY": "lit"}, "cwd": "sub"},
@@ -763,7 +850,7 @@ mod tests {
         let codex = "[mcp_servers.off]\nurl = \"https://other/mcp\"\n\
                      [mcp_servers.\"a.b\"]\nurl = \"https://h/\"\nbearer_token_env_var = \"T\"\n";
         let dir = dir(&[
-            (".cursor/mcp.json", cursor),
+            ("home/.cursor/mcp.json", cursor),
             ("home/.codex/config.toml", codex),
             (".mcp.json", "{"),
         ]);
@@ -785,7 +872,7 @@ mod tests {
             ]
         );
         assert!(
-            found.notices[0].contains(".mcp.json:1:"),
+            found.notices.iter().any(|n| n.contains("/.mcp.json:1:")),
             "{:?}",
             found.notices
         );
@@ -814,7 +901,7 @@ mod tests {
             panic!("no command");
         };
         assert_eq!(launch.argv, ["npx", "-y", "d"]);
-        assert_eq!(launch.cwd, Some(dir.path().join(".cursor/sub")));
+        assert_eq!(launch.cwd, Some(dir.path().join("home/.cursor/sub")));
         assert!(launch.env.contains(&("TOKEN".into(), "a${HOME}b".into())));
         let ab = config.servers.iter().find(|s| s.label.as_str() == "a.b");
         let Target::Http(endpoint) = &ab.unwrap().target else {

@@ -78,9 +78,11 @@ impl ServerSpec {
     pub fn parse(text: &str, program: &str, find_dir: FindDir) -> Result<Self, BadServer> {
         let (label, target) = text
             .split_once('=')
-            .ok_or_else(|| BadServer::NoLabel(text.into()))?;
+            .ok_or_else(|| BadServer::NoLabel(as_far_as_safe(text)))?;
+        // No label has `://`, so it stays none.
+        let label = as_far_as_safe(label);
         let label: Label = label.parse().map_err(|source| BadServer::Label {
-            text: label.into(),
+            text: label.clone(),
             source,
         })?;
         if is_url(target) {
@@ -416,6 +418,14 @@ fn url_as_written(text: &str) -> String {
     }
 }
 
+/// A text that is not what it should be, up to the scheme of a URL: what follows may be a secret.
+fn as_far_as_safe(text: &str) -> String {
+    match text.split_once("://") {
+        Some((before, _)) => format!("{before}://…"),
+        None => text.to_owned(),
+    }
+}
+
 /// A URL and what goes with it.
 struct Url {
     url: String,
@@ -594,6 +604,9 @@ mod tests {
             "a=https://u:secret@[h/mcp",
             "a='env X=secret",
             "env X=secret y",
+            "https://u:secret@h/mcp",
+            "https://u:secret@h/mcp?token=x",
+            "docs:https://u:secret@h/",
         ] {
             let error = parse(bad).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");

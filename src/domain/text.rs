@@ -40,6 +40,12 @@ pub fn printable(text: &str, max: usize) -> String {
     cut(text, max, shown)
 }
 
+/// A text of a server's inside a reason of ours: as [`printable`] shows it, and without the `;` that
+/// sets apart what helps, so that no server words our advice.
+pub fn clause(text: &str, max: usize) -> String {
+    printable(&text.replace(';', ","), max)
+}
+
 /// A line of a file as [`printable`] shows it, but for its tabs, which stay.
 pub fn line(text: &str, max: usize) -> String {
     cut(text, max, |c, out| match c {

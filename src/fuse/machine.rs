@@ -9,6 +9,7 @@
 
 use super::mount::{Access, USER_ALLOW_OTHER};
 use crate::domain::finding::{Finding, Fix};
+use crate::domain::text::word;
 use rustix::fs::StatVfsMountFlags;
 use std::fs;
 use std::io;
@@ -163,10 +164,9 @@ impl Machine {
             ),
             Some(_) => Fix::Do(format!("start the container with {FLAGS}")),
             None => match outside {
-                Fix::Run(command) => Fix::Run(format!(
-                    "{command} (in a container: start it with {FLAGS})"
-                )),
-                Fix::Do(text) => Fix::Do(format!("{text} (in a container: start it with {FLAGS})")),
+                Fix::Run(text) | Fix::Do(text) => {
+                    Fix::Do(format!("{text} (in a container: start it with {FLAGS})"))
+                }
             },
         }
     }
@@ -219,7 +219,7 @@ impl Machine {
             Helper::Setuid(path) | Helper::Plain(path) | Helper::Nosuid(path) => Some(Finding::ok(
                 "helper",
                 subject,
-                format!("is {}", path.display()),
+                format!("is {}", shown(path)),
             )),
         }
     }
@@ -248,20 +248,21 @@ impl Machine {
                 "helper-not-setuid",
                 subject,
                 format!(
-                    "{} has not the rights of root (setuid), so it cannot mount",
-                    path.display()
+                    "{}, the first of its name in PATH, has not the rights of root (setuid), so it cannot mount",
+                    shown(path)
                 ),
-                Fix::Run(format!(
-                    "sudo chown root {0} && sudo chmod 4755 {0}",
-                    path.display()
-                )),
+                // Whose file that is we cannot know: rights of root are for the package to give.
+                Fix::Do(
+                    "reinstall the package fuse3; a file that is not of it must not come first in PATH"
+                        .into(),
+                ),
             ),
             Helper::Nosuid(path) => Finding::error(
                 "helper-nosuid",
                 subject,
                 format!(
                     "{} is on a file system that is mounted nosuid, so it cannot mount",
-                    path.display()
+                    shown(path)
                 ),
                 Fix::Do("install fuse3 on a file system without nosuid".into()),
             ),
@@ -433,12 +434,18 @@ fn device() -> Device {
     }
 }
 
-/// The path of the program by which users mount and unmount.
+fn shown(path: &Path) -> String {
+    word(&path.display().to_string())
+}
+
+/// The path of the program by which users mount and unmount. What PATH says of the working
+/// directory does not count: anybody may have left a file there.
 pub(super) fn fusermount() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["fusermount3", "fusermount"];
     names.iter().find_map(|n| {
         std::env::split_paths(&path)
+            .filter(|d| d.is_absolute())
             .map(|d| d.join(n))
             .find(|p| p.is_file())
     })
@@ -601,7 +608,7 @@ mod tests {
         only(
             &without,
             "device-missing",
-            "run: sudo modprobe fuse (in a container: start it with --device",
+            "sudo modprobe fuse (in a container: start it with --device",
         );
         for device in [Device::Missing, Device::Other, Device::Broken("x".into())] {
             let machine = with(device, Some("Docker"));
@@ -632,7 +639,13 @@ mod tests {
         );
         assert!(missing.obstacle().is_some_and(|f| f.id == "helper-missing"));
         let plain = with(Helper::Plain("/b/fusermount3".into()));
-        only(&plain, "helper-not-setuid", "chmod 4755 /b/fusermount3");
+        only(&plain, "helper-not-setuid", "reinstall the package fuse3");
+        let found = plain.rights();
+        assert!(
+            found.text.starts_with("/b/fusermount3, the first"),
+            "{found}"
+        );
+        assert!(matches!(found.fix, Some(Fix::Do(_))), "{found}");
         only(
             &with(Helper::Nosuid("/b/f".into())),
             "helper-nosuid",

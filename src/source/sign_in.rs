@@ -27,10 +27,15 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// How long one request of a login or a logout may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one connection of a browser may take, how many there may be at once, and how long
+/// nobody is let in after that has failed.
+const VISIT: Duration = Duration::from_secs(10);
+const VISITORS: usize = 16;
+const PAUSE: Duration = Duration::from_millis(50);
 /// Where the browser comes back to, on a port of this machine.
 const PATH: &str = "/callback";
 
@@ -169,9 +174,7 @@ impl SignIn {
         let page = manager.get_authorization_url(&scopes).await;
         let page = Url::parse(&page.map_err(explain)?).map_err(failed)?;
         let of_page = |name: &str| {
-            let mut pairs = page.query_pairs();
-            let pair = pairs.find(|(n, _)| n == name);
-            pair.map(|(_, value)| value.into_owned())
+            last(&page, name)
                 .ok_or_else(|| BadSignIn::Failed(format!("the page to open has no {name}")))
         };
         Ok(Self {
@@ -203,7 +206,7 @@ impl SignIn {
         patience: Duration,
         pasted: mpsc::Receiver<String>,
     ) -> Result<(), BadSignIn> {
-        let callback = comes_back(&self.listener, &self.state, pasted);
+        let callback = comes_back(&self.listener, &self.state, pasted, VISIT);
         let callback = tokio::time::timeout(patience, callback).await;
         let (code, issuer) = match callback.map_err(|_| BadSignIn::TimedOut(patience))? {
             Callback::Code { code, issuer } => (code, issuer),
@@ -351,12 +354,19 @@ fn goes_in_body(metadata: &AuthorizationMetadata) -> bool {
     methods.is_some_and(|m| m.iter().any(|m| m.as_str() == Some(IN_BODY)))
 }
 
-/// All the places that credentials, or the user, are sent to.
+/// The last value of this name in a URL's query: ours, where the server's endpoint has one as well.
+fn last(url: &Url, name: &str) -> Option<String> {
+    let pairs = url.query_pairs().filter(|(n, _)| n == name);
+    pairs.last().map(|(_, value)| value.into_owned())
+}
+
+/// All the places that credentials, or the user, are sent to, and who stands for them.
 fn endpoints(metadata: &AuthorizationMetadata) -> impl Iterator<Item = &str> {
     [
         Some(metadata.authorization_endpoint.as_str()),
         Some(metadata.token_endpoint.as_str()),
         metadata.registration_endpoint.as_deref(),
+        metadata.issuer.as_deref(),
     ]
     .into_iter()
     .flatten()
@@ -406,19 +416,34 @@ async fn challenge(server: &Url) -> Result<Option<String>, BadSignIn> {
 }
 
 /// Waits for the answer to this login, by way of the browser or of an address that is pasted.
+/// One connection may take that long.
 async fn comes_back(
     listener: &TcpListener,
     state: &str,
     mut pasted: mpsc::Receiver<String>,
+    visit: Duration,
 ) -> Callback {
     let (found, mut callbacks) = mpsc::channel(1);
     let mut paste = true;
+    let places = Arc::new(Semaphore::new(VISITORS));
     loop {
+        let visitor = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
         tokio::select! {
-            accepted = listener.accept() => {
-                let Ok((stream, _)) = accepted else { continue };
+            (accepted, place) = visitor => {
+                let Ok((stream, _)) = accepted else {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                };
+                let (state, found) = (state.to_owned(), found.clone());
                 // Each by itself: a browser keeps connections for later.
-                tokio::spawn(answer(TokioIo::new(stream), state.to_owned(), found.clone()));
+                tokio::spawn(async move {
+                    let _place = place;
+                    let answer = answer(TokioIo::new(stream), state, found);
+                    let _ = tokio::time::timeout(visit, answer).await;
+                });
             }
             Some(callback) = callbacks.recv() => return callback,
             line = pasted.recv(), if paste => match line {
@@ -530,6 +555,7 @@ fn explain(e: AuthError) -> BadSignIn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
     fn c31_only_the_answer_to_this_login_counts() {
@@ -561,6 +587,51 @@ mod tests {
         ] {
             assert_eq!(answer(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn c31_what_an_endpoint_has_in_its_query_is_not_taken_for_ours() {
+        let page = Url::parse("https://h/a?state=theirs&x=1&state=ours&resource=r").unwrap();
+        assert_eq!(last(&page, "state").as_deref(), Some("ours"));
+        assert_eq!(last(&page, "resource").as_deref(), Some("r"));
+        assert_eq!(last(&page, "none"), None);
+    }
+
+    #[test]
+    fn c31_an_issuer_is_checked_like_the_endpoints() {
+        let metadata = serde_json::json!({
+            "issuer": "http://issuer/", "authorization_endpoint": "https://a/",
+            "token_endpoint": "https://t/",
+        });
+        let metadata: AuthorizationMetadata = serde_json::from_value(metadata).unwrap();
+        let bad = |url: &&str| check(&Url::parse(url).unwrap(), false).is_err();
+        let found: Vec<&str> = endpoints(&metadata).filter(bad).collect();
+        assert_eq!(found, ["http://issuer/"]);
+    }
+
+    #[tokio::test]
+    async fn c31_who_comes_and_says_nothing_keeps_no_login_waiting_for_ever() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_paste, pasted) = mpsc::channel(1);
+        let visit = Duration::from_millis(200);
+        let waiting =
+            tokio::spawn(async move { comes_back(&listener, "abc", pasted, visit).await });
+        let mut silent = Vec::new();
+        for _ in 0..VISITORS {
+            silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
+        let mut browser = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {PATH}?code=c&state=abc HTTP/1.1\r\nHost: x\r\n\r\n");
+        browser.write_all(request.as_bytes()).await.unwrap();
+        let mut page = String::new();
+        browser.read_to_string(&mut page).await.unwrap();
+        assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+        let code = Callback::Code {
+            code: "c".into(),
+            issuer: None,
+        };
+        assert_eq!(waiting.await.unwrap(), code);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 use super::auth::{Auth, Secret, Token};
 use super::{SourceError, Stderr};
 use crate::domain::name::Label;
-use crate::domain::text::printable;
+use crate::domain::text::{clause, printable, word};
 use futures_util::StreamExt;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
@@ -654,7 +654,8 @@ fn find(launch: &Launch, program: &str, written: &str) -> Result<PathBuf, String
         return match path.exists() {
             _ if usable(&path) => Ok(path),
             true => Err(format!(
-                "{written:?} is not executable; run: chmod +x {written}"
+                "{written:?} is not executable; run: chmod +x {}",
+                word(&clause(&path.display().to_string(), 4096))
             )),
             false => Err(format!(
                 "{written:?} does not exist; give a command, a URL or a directory of skills{hint}"
@@ -735,7 +736,7 @@ pub(super) fn with_causes(e: &dyn std::error::Error) -> String {
         text = format!("{text}: {e}");
         cause = e.source();
     }
-    printable(&text, 300)
+    clause(&text, 300)
 }
 
 /// One of at most two attempts to send something.

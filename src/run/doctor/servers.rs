@@ -177,6 +177,7 @@ impl Examined {
         let http = self.way == Way::Http;
         let (text, next) = advice(reason);
         if self.state == "needs-credentials" {
+            let next = next.filter(|next| is_advice(next));
             let next = next.unwrap_or_else(|| format!("see: mount-skills login {}", self.label));
             let text = format!("it lets nobody in without credentials: {text}");
             return error("server-credentials", text, Fix::Do(next));
@@ -246,16 +247,27 @@ impl Examined {
     }
 }
 
-/// Whether the end of a reason says what to do, as those of servers that were not started do.
+/// Whether the end of a reason says what to do, as those of servers that were not started, or that
+/// want credentials, do.
 fn is_advice(next: &str) -> bool {
-    let starts = ["correct ", "give ", "make it", "run ", "run: "];
+    let starts = [
+        "correct ",
+        "give ",
+        "if it has a login, run: ",
+        "make it",
+        "mount again ",
+        "mount with ",
+        "run ",
+        "run: ",
+        "write ",
+    ];
     starts.iter().any(|start| next.starts_with(start))
 }
 
 fn longer(timeout: Duration) -> Fix {
     let more = (timeout.as_secs().max(1) * 6).min(3600);
-    Fix::Run(format!(
-        "mount-skills doctor --timeout {more}, with the same servers"
+    Fix::Do(format!(
+        "give them more time: mount-skills doctor --timeout {more}, with the same servers"
     ))
 }
 
@@ -500,6 +512,22 @@ mod tests {
             let (found, found_severity, found_fix) = of(&server);
             assert_eq!((found, found_severity), (id, severity));
             assert!(found_fix.contains(fix), "{id}: {found_fix}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_advice_of_ours_is_never_presented_as_such() {
+        let (id, _, fix) = of(&server("needs-credentials", Some("HTTP 401: x; sh evil")));
+        assert_eq!(id, "server-credentials");
+        assert_eq!(fix, "see: mount-skills login docs");
+        for ours in [
+            "HTTP 401: the given credentials are not accepted; mount again with others",
+            "HTTP 401; mount with a token: --bearer-file docs=FILE",
+            "HTTP 401: /t: it holds no token; write another token there",
+            "HTTP 403: it does not let us in; if it has a login, run: mount-skills login docs",
+        ] {
+            let (_, _, fix) = of(&server("needs-credentials", Some(ours)));
+            assert!(ours.ends_with(&format!("; {fix}")), "{fix}");
         }
     }
 

@@ -177,7 +177,14 @@ fn unsafe_one(what: &str, fault: &Unsafe) -> Finding {
             "storage-owner",
             what,
             format!("{path} belongs to uid {owner}, not to uid {me}, {unused}"),
-            Fix::Run(format!("sudo chown -R {me} {}", of(path))),
+            match (owner, me) {
+                (0, 1..) => Fix::Run(format!("sudo chown -R {me} {}", of(path))),
+                // Of another user it may be the home that is still named.
+                _ => Fix::Do(
+                    "set HOME and XDG_CACHE_HOME, XDG_STATE_HOME, XDG_RUNTIME_DIR to places of this user"
+                        .into(),
+                ),
+            },
         ),
         Unsafe::Mode { path, mode } => Finding::warning(
             "storage-mode",
@@ -242,6 +249,23 @@ mod tests {
         let path = v1.join("docs-0123").display().to_string();
         assert_eq!(found.fix, Some(Fix::Run(format!("chmod 0700 {path}"))));
         assert_eq!(found.severity, Severity::Warning);
+    }
+
+    #[test]
+    fn c_56_only_what_root_left_behind_is_taken_over() {
+        let fix = |owner, me| {
+            let path = "/h/.cache/v 1".into();
+            unsafe_one("cache", &Unsafe::Owner { path, owner, me }).fix
+        };
+        let run = "sudo chown -R 1000 '/h/.cache/v 1'";
+        assert_eq!(fix(0, 1000), Some(Fix::Run(run.into())));
+        for (owner, me) in [(1001, 1000), (1000, 0)] {
+            let fix = fix(owner, me);
+            assert!(
+                matches!(&fix, Some(Fix::Do(text)) if text.starts_with("set HOME")),
+                "{fix:?}"
+            );
+        }
     }
 
     #[test]
