@@ -5,7 +5,7 @@
 //! thread of their own, so that no reader waits for the disk.
 //!
 //! **Invariant:** one line at most for each process, file and outcome while those are among the
-//! last [`KNOWN`]; [`LINES`] at most in [`WINDOW`], and how many more there were.
+//! last `KNOWN`; `LINES` at most in `WINDOW`, and how many more there were.
 //!
 //! *Absent:* what the kernel answers from its own memory: it asks nobody, so nobody can tell.
 
