@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(super) type Key = (u16, verify::Key);
 
 /// What is kept and loaded at once.
-const MAX_BYTES: u64 = 48 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// A file counts as being read for this long after a piece of it was asked for…
 const READING: Duration = Duration::from_millis(100);
 /// …but not for longer than this after it came.

@@ -936,27 +936,28 @@ impl Host {
         let Some(slot) = self.slot(slot).filter(|s| s.server.shelf.is_some()) else {
             return;
         };
-        let save = move |host: &Self, admitted| {
+        // Large ones are not collected: what waits for the disk is memory.
+        let small = size <= INLINE_HASH;
+        if small && let Some(admitted) = self.admission.admit_save_now(size) {
             let unsaved = Unsaved {
                 slot,
                 digest,
                 file,
                 _admitted: admitted,
             };
-            host.unsaved.lock().push(unsaved);
-            host.save_due.notify_one();
-        };
-        if let Some(admitted) = self.admission.admit_save_now(size) {
-            return save(self, admitted);
+            self.unsaved.lock().push(unsaved);
+            return self.save_due.notify_one();
         }
         let host = Arc::clone(self);
         spawn(async move {
             let admitted = host.admission.admit_save(size).await;
             drop(before);
-            match admitted {
-                Some(admitted) => save(&host, admitted),
-                None => tracing::debug!("{digest}: the disk is too slow; not stored"),
+            if admitted.is_none() {
+                tracing::debug!("{digest}: the disk is too slow; not stored");
+                return;
             }
+            let save = move || Some(slot.server.shelf.as_ref()?.save(digest, &file));
+            blocking(save).await;
         });
     }
 
