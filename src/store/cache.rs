@@ -70,11 +70,13 @@ impl Cache {
         }))
     }
 
-    /// Counts what was there when the cache was opened: once, and so that nobody need wait for it.
-    /// Blocks on the disk.
+    /// Counts what is there: once, and so that nobody need wait for it. What was written since the
+    /// cache was opened is there too, and is not to count twice. Blocks on the disk.
     pub fn count(&self) {
-        let bytes = self.blobs().iter().map(|b| b.size).sum();
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let written = self.bytes.load(Ordering::Relaxed);
+        let bytes: u64 = self.blobs().iter().map(|b| b.size).sum();
+        let all = |now: u64| Some((now + bytes).saturating_sub(written));
+        let _ = (self.bytes).fetch_update(Ordering::Relaxed, Ordering::Relaxed, all);
     }
 
     /// The blobs of one server.
@@ -489,6 +491,18 @@ mod tests {
             shelf.load_at_once(&right).is_none(),
             "its folder is elsewhere"
         );
+    }
+
+    #[test]
+    fn hr_89_what_was_written_before_the_count_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Cache::open(&dir.path().join("cache"), DEFAULT_CAP).unwrap();
+        let label = "lab".parse().unwrap();
+        kept(&open().shelf(&label, "id").unwrap(), "of an earlier run");
+        let cache = open();
+        kept(&cache.shelf(&label, "id").unwrap(), "of this one");
+        cache.count();
+        assert_eq!(cache.figures().bytes, 17 + 11);
     }
 
     #[test]
