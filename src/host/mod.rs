@@ -956,7 +956,11 @@ impl Host {
                 tracing::debug!("{digest}: the disk is too slow; not stored");
                 return;
             }
-            let save = move || Some(slot.server.shelf.as_ref()?.save(digest, &file));
+            let save = move || {
+                if let Some(shelf) = &slot.server.shelf {
+                    shelf.save(digest, &file);
+                }
+            };
             blocking(save).await;
         });
     }

@@ -8,6 +8,7 @@
 //! waits for it is gone.
 
 use super::{Failure, log};
+use crate::source::confine;
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,7 +37,7 @@ pub(super) fn start(arguments: &[OsString]) -> Result<(), Failure> {
     if let (None, Ok(home)) = (std::env::var_os("HOME"), etcetera::home_dir()) {
         command.env("HOME", home);
     }
-    bind(&mut command);
+    confine(&mut command, Signal::TERM);
     let failed = |e| Failure::Failed(format!("the daemon cannot be started: {e}"));
     let mut child = command.spawn().map_err(failed)?;
     // Its end of the pipe must be open nowhere else.
@@ -57,28 +58,6 @@ pub(super) fn start(arguments: &[OsString]) -> Result<(), Failure> {
             "the daemon was ended by signal {} before the mount was ready",
             signal.unwrap_or_default()
         ))),
-    }
-}
-
-/// Has the child end with us, and keeps from it what whoever started us left open.
-#[allow(unsafe_code)]
-fn bind(command: &mut Command) {
-    let parent = rustix::process::getpid();
-    // SAFETY: `pre_exec` has no safe form. Between fork and exec the closure makes three system
-    // calls; it allocates nothing and takes no lock.
-    unsafe {
-        command.pre_exec(move || {
-            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-            if rustix::process::getppid() != Some(parent) {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            libc::close_range(
-                3,
-                libc::c_uint::MAX,
-                libc::CLOSE_RANGE_CLOEXEC as libc::c_int,
-            );
-            Ok(())
-        });
     }
 }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use auth::{Secret, Stamp, Token, Vault};
-pub use transport::{Endpoint, GroupWatch, Launch, Spawner, Target, Written, decode_line};
+pub use transport::{Endpoint, GroupWatch, Launch, Spawner, Target, Written, confine, decode_line};
 pub use wire::{ChildKind, DirChild};
 
 /// An answer that is on its way.

@@ -37,6 +37,7 @@ use sse_stream::SseStream;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -566,7 +567,7 @@ impl Spawner {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        confine(&mut command);
+        confine(command.as_std_mut(), Signal::KILL);
         let (done, result) = tokio::sync::oneshot::channel();
         let job = Box::new(move || {
             let _ = done.send(command.spawn());
@@ -607,21 +608,21 @@ impl Spawner {
     }
 }
 
-/// Asks the kernel to end the child when the thread that started it ends, and to give it no
-/// descriptor but its pipes.
+/// Asks the kernel to send a child this signal when the thread that started it ends, and to give it
+/// no descriptor but its streams.
 #[allow(unsafe_code)]
-fn confine(command: &mut Command) {
+pub fn confine(command: &mut std::process::Command, signal: Signal) {
     let parent = rustix::process::getpid();
     // SAFETY: `pre_exec` has no safe form. Between fork and exec the closure makes three system
     // calls; it allocates nothing and takes no lock.
     unsafe {
         command.pre_exec(move || {
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            rustix::process::set_parent_process_death_signal(Some(signal))?;
             // The parent may have died before the line above: nobody would send the signal.
             if rustix::process::getppid() != Some(parent) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            // Ours are close-on-exec; what whoever started us left open is none of a server's
+            // Ours are close-on-exec; what whoever started us left open is none of its
             // business. A kernel before 5.11 does not know the call, which harms nothing.
             libc::close_range(
                 3,

@@ -232,16 +232,24 @@ impl PrivateDir {
     /// `NotFound` if it is not there, `InvalidData` if something else bears the name.
     pub fn open_file(&self, name: &str) -> io::Result<(File, rustix::fs::Stat)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+        self.open_ours(name, flags, Mode::empty())
+    }
+
+    fn open_ours(
+        &self,
+        name: &str,
+        flags: OFlags,
+        mode: Mode,
+    ) -> io::Result<(File, rustix::fs::Stat)> {
+        let fd = match rustix::fs::openat(&self.fd, name, flags, mode) {
             Err(Errno::LOOP | Errno::NXIO) => return Err(planted()),
             other => other?,
         };
         let stat = rustix::fs::fstat(&fd)?;
-        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !regular || stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(planted());
+        match is_ours(&stat) {
+            true => Ok((File::from(fd), stat)),
+            false => Err(planted()),
         }
-        Ok((File::from(fd), stat))
     }
 
     /// Reads a whole file of at most `max` bytes.
@@ -268,12 +276,9 @@ impl PrivateDir {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let fd = rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve).ok()?;
-        let ours = |stat: &rustix::fs::Stat| {
-            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-                && stat.st_uid == rustix::process::geteuid().as_raw()
-                && usize::try_from(stat.st_size) == Ok(size)
-        };
-        let stat = rustix::fs::fstat(&fd).ok().filter(ours)?;
+        let whole = |stat: &rustix::fs::Stat| usize::try_from(stat.st_size) == Ok(size);
+        let stat = rustix::fs::fstat(&fd).ok();
+        let stat = stat.filter(|stat| is_ours(stat) && whole(stat))?;
         let mut bytes = vec![0; size];
         let buffer = &mut [IoSliceMut::new(&mut bytes)];
         let read = match medium {
@@ -312,16 +317,8 @@ impl PrivateDir {
             | OFlags::NOFOLLOW
             | OFlags::NONBLOCK
             | OFlags::CLOEXEC;
-        let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR) {
-            Err(Errno::LOOP | Errno::NXIO) => return Err(planted()),
-            other => other?,
-        };
-        let stat = rustix::fs::fstat(&fd)?;
-        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !regular || stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(planted());
-        }
-        Ok((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0)))
+        let (file, stat) = self.open_ours(name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok((file, u64::try_from(stat.st_size).unwrap_or(0)))
     }
 
     /// Gives a file in it another name, in place of what had that.
@@ -452,6 +449,12 @@ pub(super) fn remove_label(root: &Path, label: &Label) -> io::Result<u64> {
 }
 
 const TEMP: &str = ".tmp-";
+
+/// Whether it is a regular file that belongs to us.
+fn is_ours(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+}
 
 fn planted() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a regular file of ours")
