@@ -2,6 +2,7 @@
 #
 #   need PACKAGE TEST...   notes the package unless the test command succeeds
 #   install_missing        installs what was noted, or says what to install
+#   as_root COMMAND...     runs it by sudo, unless this is root
 
 missing=()
 
@@ -15,15 +16,21 @@ install_missing() {
     echo "there is no apt-get here; install these yourself, then run this again: ${missing[*]}" >&2
     return 1
   fi
-  local root=()
-  if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null || { echo "there is no sudo; as root, run: apt-get install ${missing[*]}" >&2; return 1; }
-    root=(sudo)
-  fi
   echo "installing Debian packages: ${missing[*]}"
-  "${root[@]}" apt-get -q update >/dev/null
-  "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  as_root apt-get -q update >/dev/null
+  as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    echo "there is no sudo; as root, run: $*" >&2
+    return 1
+  fi
 }
 
 # Stops with the remedy unless a Rust toolchain of at least 1.88 is there.

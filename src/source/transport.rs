@@ -623,11 +623,13 @@ pub fn confine(command: &mut std::process::Command, signal: Signal) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
             // Ours are close-on-exec; what whoever started us left open is none of its
-            // business. A kernel before 5.11 does not know the call, which harms nothing.
-            libc::close_range(
-                3,
+            // business. By its number: not every libc has it. A kernel before 5.11 does not know
+            // the call, which harms nothing.
+            libc::syscall(
+                libc::SYS_close_range,
+                3_u32,
                 libc::c_uint::MAX,
-                libc::CLOSE_RANGE_CLOEXEC as libc::c_int,
+                libc::CLOSE_RANGE_CLOEXEC,
             );
             Ok(())
         });
