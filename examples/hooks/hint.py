@@ -11,8 +11,10 @@ mount it is about. Without a mount there is nothing to say.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 BEGIN, END = "<!-- mount-skills -->", "<!-- /mount-skills -->"
 
@@ -28,21 +30,35 @@ def hint():
 
 
 def write(file, text):
-    """Replaces the block of a file. The marks are whole lines; no text of a server is one."""
-    lines = []
+    """Replaces the block of a file, and leaves the rest as it is. The marks are whole lines; no text of a
+    server is one."""
+    file = os.path.realpath(file)
+    old = ""
     if os.path.exists(file):
-        with open(file, encoding="utf-8") as old:
-            lines = old.read().splitlines()
+        with open(file, encoding="utf-8", errors="surrogateescape", newline="") as there:
+            old = there.read()
+    elif not text:
+        return
+    lines = old.split("\n")
+    marks = [line.rstrip("\r") for line in lines]
     block = [BEGIN, *text.splitlines(), END] if text else []
-    if BEGIN in lines and END in lines[lines.index(BEGIN):]:
-        start = lines.index(BEGIN)
-        lines[start : lines.index(END, start) + 1] = block
+    if BEGIN in marks and END in marks[marks.index(BEGIN):]:
+        start = marks.index(BEGIN)
+        lines[start : marks.index(END, start) + 1] = block
+        new = "\n".join(lines)
     else:
-        lines += ([""] if lines and block else []) + block
-    new = f"{file}.new"
-    with open(new, "w", encoding="utf-8") as out:
-        out.writelines(line + "\n" for line in lines)
-    os.replace(new, file)
+        apart = "" if not old or not block else "\n" if old.endswith("\n") else "\n\n"
+        new = old + apart + "".join(line + "\n" for line in block)
+    if new == old:
+        return
+    with tempfile.NamedTemporaryFile("w", dir=os.path.dirname(file), delete=False, encoding="utf-8",
+                                     errors="surrogateescape", newline="") as out:
+        out.write(new)
+    if os.path.exists(file):
+        shutil.copymode(file, out.name)
+    else:
+        os.chmod(out.name, 0o644)
+    os.replace(out.name, file)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 //! What agents are given: the paragraph of `list --format hint`, and the scripts of examples/hooks,
 //! with the calls that Claude Code, Codex, Gemini CLI and goose send them.
 
-use crate::rig::{Out, Rig, project, run, skill};
+use crate::rig::{Out, Rig, kill, project, run, skill};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Stdio;
 
 const SCRIPT: &str = "#!/bin/sh\necho filled\n";
@@ -29,6 +30,10 @@ fn rig(flags: &[&str]) -> Rig {
 
 /// Runs a script of examples/hooks with this on its stdin.
 fn hook(rig: &Rig, name: &str, args: &[&str], stdin: &str) -> Out {
+    hook_with(rig, name, args, stdin, &[])
+}
+
+fn hook_with(rig: &Rig, name: &str, args: &[&str], stdin: &str, env: &[(&str, &str)]) -> Out {
     let mut command = rig.command(project().join("examples/hooks").join(name));
     let path = std::env::var("PATH").unwrap();
     let bin = rig.dir().join("bin").display().to_string();
@@ -36,6 +41,7 @@ fn hook(rig: &Rig, name: &str, args: &[&str], stdin: &str) -> Out {
     std::io::Write::write_all(&mut given, stdin.as_bytes()).unwrap();
     std::io::Seek::rewind(&mut given).unwrap();
     command.args(args).env("PATH", format!("{bin}:{path}"));
+    command.envs(env.iter().copied());
     crate::rig::Proc::spawn(command.current_dir(rig.dir()).stdin(Stdio::from(given))).finish(30.0)
 }
 
@@ -77,7 +83,11 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
         "cd ~/skills/docs/pdf && cat form.md",
         "find ~/skills -name '*.sh'",
         "for f in ~/skills/docs/*/SKILL.md; do head -n 3 \"$f\"; done",
-        "cat ~/skills/docs/pdf/form.md > form.md",
+        "cat ~/skills/docs/pdf/form.md 2>/dev/null | sort -u 2>&1 >/dev/null",
+        "ls ~/skills | sort; [[ -f ~/skills/README.md ]] && LC_ALL=C grep -c x ~/skills/README.md",
+        "set -o pipefail; time du -sh ~/skills/docs; sleep 0; tree ~/skills | uniq -c",
+        "sed -n '/^##/,$p' ~/skills/docs/pdf/SKILL.md",
+        "find ~/skills -name '*.md' | xargs -r wc -l",
         "cat \\\n  ~/skills/docs/pdf/form.md",
         "mount-skills status ~/skills/docs/pdf",
     ];
@@ -87,6 +97,10 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
         "echo $(date)",
         "true",
         "python3 -c 'print(1)'",
+        "ls -l /proc/*/exe; make",
+        "make docs/none && cargo test",
+        "git commit -m \"don't\" # it's fine",
+        "find src -name '*.sh' -exec sh {} ;",
     ];
     for command in reads.iter().chain(&elsewhere) {
         assert_eq!(gate(&rig, command), Ok(()), "{command}");
@@ -117,11 +131,39 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
         "./cat ~/skills/docs/pdf/fill.sh",
         "PATH=.:$PATH cat ~/skills/docs/pdf/fill.sh",
         "head() { sh \"$1\"; }; head ~/skills/docs/pdf/fill.sh",
+        "mount-skills show docs/pdf fill.sh | sh",
+        "bash <(mount-skills show docs/pdf fill.sh)",
+        "sh \"${SKILLS_DIR:-$HOME/skills}/docs/pdf/fill.sh\"",
+        "sh $HOME/sk*/docs/pdf/fill.sh",
+        "M=$HOME; sh $M/skills/docs/pdf/fill.sh",
+        "sh ${HOME%/}/skills/docs/pdf/fill.sh",
+        "sh $(echo ~)/skills/docs/pdf/fill.sh",
+        "sh $'/x/../docs/pdf/fill.sh'",
+        "cd && sh skills/docs/pdf/fill.sh",
+        "cd -- ~ && sh skills/docs/pdf/fill.sh",
+        "bash -lc 'cd ~ && sh skills/docs/pdf/fill.sh'",
+        "env -C ~ sh skills/docs/pdf/fill.sh",
+        "cd ~; cd skills; cd docs; sh pdf/fill.sh",
+        "cd ~ && sh skills/docs/pdf/fill.sh # don't worry",
+        "sh ~/{{{{{{{skills,a},b},c},d},e},f},g}/docs/pdf/fill.sh",
+        "find ~/skills/docs/pdf -fprint x",
+        "cat ~/skills/docs/pdf/form.md > ~/.bashrc",
+        "uniq ~/skills/docs/pdf/form.md ~/.bashrc",
+        "sort -o x ~/skills/docs/pdf/form.md",
+        "tree -o x ~/skills/docs/pdf",
+        "rg --hostname-bin=x y ~/skills/docs/pdf",
+        "ls ~/skills/docs/pdf | xargs sh",
+        "find $(pwd)/mnt/docs -name fill.sh -exec sh {} \\;",
+        "find ~/.. -name fill.sh -exec sh {} \\;",
+        "grep -rl filled ~/.. | xargs sh",
+        "cp ~/skills/README.md x",
     ];
     for command in runs {
         let why = gate(&rig, command).expect_err(command);
         assert!(
-            why.contains("not approved for docs/pdf") || why.contains("no skill"),
+            why.contains("not approved for docs/pdf")
+                || why.contains("no skill that could be approved")
+                || why.contains("too many braces"),
             "{command}: {why}"
         );
     }
@@ -133,6 +175,13 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
     for command in [
         "mount-skills approve --exec --set x docs/pdf",
         "cd /; mount-skills approve docs/pdf",
+        "bash -lc 'mount-skills approve --set x docs/pdf'",
+        "mount-skills approve docs/pdf # it's fine",
+        "$(which mount-skills) approve docs/pdf",
+        "`which mount-skills` approve docs/pdf",
+        "M=mount-skills; $M approve docs/pdf",
+        "script -qc 'mount-skills approve docs/pdf' x",
+        "mount-skills refresh docs/pdf",
     ] {
         assert!(
             gate(&rig, command)
@@ -166,7 +215,7 @@ fn gate_py_understands_each_runtime_and_forbids_what_it_cannot_read() {
     let calls = [
         json!({"hook_event_name": "PreToolUse", "tool_name": "Bash", "cwd": "/", "turn_id": "t", "tool_input": {"command": line}}),
         json!({"hook_event_name": "BeforeTool", "tool_name": "run_shell_command", "cwd": "/", "tool_input": {"command": line, "description": "x"}}),
-        json!({"event": "PreToolUse", "tool_name": "developer__shell", "working_dir": "/", "tool_input": {"command": line}}),
+        json!({"event": "PreToolUse", "session_id": "s", "matcher_context": "shell", "tool_call_id": "c", "tool_name": "shell", "tool_input": {"command": line}, "working_dir": "/"}),
         json!({"tool_name": "shell", "cwd": "/", "tool_input": {"command": ["bash", "-lc", line]}}),
     ];
     for call in calls {
@@ -254,6 +303,55 @@ fn hint_py_answers_a_session_and_keeps_its_block_of_a_file() {
     let out = hook(&rig, "hint.py", &[], "");
     assert!(out.err.contains("no mount-skills is running"), "{out:?}");
     assert_eq!(out.good(), "{}\n");
+    let none = rig.dir().join("NEW.md");
+    hook(&rig, "hint.py", &[none.to_str().unwrap()], "").good();
+    assert!(!none.exists(), "nothing was said, so nothing is written");
+}
+
+#[test]
+fn hint_py_leaves_the_rest_of_a_file_alone() {
+    let rig = rig(&[]);
+    let (file, link) = (rig.dir().join("AGENTS.md"), rig.dir().join("CLAUDE.md"));
+    let own = "# Rules\r\n\u{c}a\u{2028}b\r\nno line end";
+    fs::write(&file, own).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    symlink("AGENTS.md", &link).unwrap();
+    for _ in 0..2 {
+        hook(&rig, "hint.py", &[link.to_str().unwrap()], "").good();
+        assert!(link.is_symlink());
+        let text = fs::read_to_string(&file).unwrap();
+        let begun = format!("{own}\n\n<!-- mount-skills -->\n");
+        assert!(text.starts_with(&begun), "{text:?}");
+        assert!(text.ends_with("\n<!-- /mount-skills -->\n"), "{text:?}");
+        assert_eq!(text.matches("mount-skills -->").count(), 2);
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+    }
+    let there = fs::read_dir(rig.dir()).unwrap();
+    let left = there.filter(|e| {
+        e.as_ref()
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with("tmp")
+    });
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn gate_py_forbids_what_a_mount_that_hangs_gives_no_answer_to() {
+    let mut rig = rig(&[]);
+    let daemon = rig.daemon_pid();
+    let call =
+        json!({"cwd": "/", "tool_input": {"command": "sh ~/skills/docs/pdf/fill.sh"}}).to_string();
+    kill(daemon, Signal::STOP);
+    let out = hook_with(&rig, "gate.py", &[], &call, &[("GATE_SECONDS", "1")]);
+    kill(daemon, Signal::CONT);
+    let why = answer(out).expect_err("nobody answered");
+    assert!(why.contains("not understood in 1 s"), "{why}");
+    rig.stop();
 }
 
 #[test]
