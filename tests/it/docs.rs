@@ -516,7 +516,7 @@ fn each_link_leads_somewhere_and_each_page_is_linked() {
 fn the_readme_is_three_screens() {
     let text = fs::read_to_string(project().join("README.md")).unwrap();
     let lines = text.lines().count();
-    assert!(lines <= 150, "{lines} lines");
+    assert!(lines <= 120, "{lines} lines");
 }
 
 #[test]

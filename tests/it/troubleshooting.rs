@@ -2,7 +2,8 @@
 //! it advises helps.
 //!
 //! A section has blocks of text. A line that starts with `$ ` is run in a shell, with the mount at
-//! `~/skills`; each other line is what that or the daemon's log says, `…` standing for anything.
+//! `~/skills`; a line below one is what it says, and one with nothing below it succeeds. Lines above
+//! all commands are in the daemon's log. `…` stands for anything.
 //! The test of a section brings the trouble about, runs its first block, then all others, and
 //! looks whether it is over.
 
@@ -92,15 +93,13 @@ impl Case {
         let block = self.blocks.next();
         let block = block.unwrap_or_else(|| panic!("{}: one block more", self.title));
         let mut said = self.rig.words();
-        for line in &block {
+        for (n, line) in block.iter().enumerate() {
             match line.strip_prefix("$ ") {
                 Some(line) => {
-                    let Out { out, err, .. } = self.shell(line);
-                    said = format!(
-                        "{}\n{err}\n{}",
-                        String::from_utf8_lossy(&out),
-                        self.rig.words()
-                    );
+                    let Out { out, err, code } = self.shell(line);
+                    let shown = block.get(n + 1).is_some_and(|next| !next.starts_with("$ "));
+                    assert!(shown || code == Some(0), "{}: {line}: {err}", self.title);
+                    said = format!("{}\n{err}", String::from_utf8_lossy(&out));
                 }
                 None => assert!(
                     holds(&said, line),
@@ -429,6 +428,7 @@ fn a_directory_is_empty() {
         case.rig.server("docs")["state"] == "no-skills"
     });
     case.block();
+    assert_eq!(case.rig.ls("docs"), Ok(vec![]));
     case.done();
 }
 
