@@ -27,7 +27,7 @@ use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::finding::Severity;
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
-use crate::domain::text::{did_you_mean, nearest, printable};
+use crate::domain::text::{Quoted, did_you_mean, nearest, printable, spelt, word};
 use crate::fuse::mount::{self as fuse_mount, MountError};
 use crate::host::command::{Detail, Trouble};
 use crate::host::report::{Status, count};
@@ -299,7 +299,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             lines,
             raw,
         } => {
-            let (ask, label) = ask.about(label);
+            let (ask, label) = ask.below(label);
             let shape = match (raw, json) {
                 (true, _) => Shape::Raw,
                 (false, true) => Shape::Json,
@@ -432,11 +432,25 @@ impl Ask {
         }
     }
 
-    /// The question about a name: a path that is there and lies in a mount says which mount it
-    /// is about, whatever links and dots it is written with, and becomes LABEL/PATH.
+    /// The question about a name: a path that is there and lies in a mount says which mount it is
+    /// about, whatever links and dots it is written with, and becomes what it really is.
     fn about(self, name: String) -> (Self, String) {
-        let Ok(real) = std::fs::canonicalize(&name) else {
-            return (self, name);
+        let (ask, place) = self.place(&name);
+        let path = place.map(|(root, below)| root.join(below).display().to_string());
+        (ask, path.unwrap_or(name))
+    }
+
+    /// The same for what is no question to the daemon: such a path becomes LABEL/PATH.
+    fn below(self, name: String) -> (Self, String) {
+        let (ask, place) = self.place(&name);
+        let below = place.map(|(_, below)| below.display().to_string());
+        (ask, below.unwrap_or(name))
+    }
+
+    /// The mount that a path lies in, and what it is there.
+    fn place(self, name: &str) -> (Self, Option<(PathBuf, PathBuf)>) {
+        let Ok(real) = std::fs::canonicalize(name) else {
+            return (self, None);
         };
         let at = Self {
             mountpoint: self.mountpoint.clone().or_else(|| Some(real.clone())),
@@ -444,10 +458,10 @@ impl Ask {
         if let Ok(Reply::Status(status)) = at.send(&Verb::Status { label: None })
             && let Ok(below) = real.strip_prefix(&status.mountpoint)
         {
-            let below = below.display().to_string();
-            return (at, below);
+            let below = below.to_owned();
+            return (at, Some((status.mountpoint.into(), below)));
         }
-        (self, name)
+        (self, None)
     }
 
     /// For verbs whose answer is at most a line.
@@ -493,12 +507,13 @@ fn listed(ask: Ask, label: Option<String>) -> Result<Status, Failure> {
     let Some(label) = label else {
         return ask.status(None);
     };
-    let (ask, label) = ask.about(label);
+    let (ask, label) = ask.below(label);
     if label.is_empty() {
         return ask.status(None);
     }
     if label.contains('/') {
-        let text = format!("list takes a LABEL; for one skill: mount-skills status {label}");
+        let skill = word(&label);
+        let text = format!("list takes a LABEL; for one skill: mount-skills status {skill}");
         return Err(Failure::Usage(text));
     }
     let status = ask.status(Some(label.clone()))?;
@@ -512,7 +527,7 @@ fn no_server(status: &Status, label: &str) -> Failure {
     let labels = status.servers.iter().map(|s| s.label.as_str());
     let meant = did_you_mean(nearest(label, labels));
     let place = &status.mountpoint;
-    Failure::Failed(format!("{place} has no server {label:?}{meant}"))
+    Failure::Failed(format!("{place} has no server {}{meant}", Quoted(label)))
 }
 
 /// A path without the links in that part of it which is there.
@@ -552,11 +567,8 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     let below = full
         .as_ref()
         .and_then(|f| f.strip_prefix(&status.mountpoint).ok());
-    let path = below
-        .and_then(Path::to_str)
-        .unwrap_or(what)
-        .trim_matches('/')
-        .to_owned();
+    let below = below.and_then(Path::to_str);
+    let path = below.unwrap_or(what).trim_matches('/');
     if path.is_empty() {
         return say(if json {
             pretty(&status)?
@@ -564,12 +576,12 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
             print::status(&status)
         });
     }
-    let label = path.split('/').next().unwrap_or(&path).to_owned();
+    let label = path.split('/').next().unwrap_or(path);
     let mut one = status.clone();
     one.servers.retain(|s| s.label == label);
     one.unused.retain(|u| u.label == label);
     if one.servers.is_empty() && one.unused.is_empty() {
-        return Err(no_server(&status, &label));
+        return Err(no_server(&status, label));
     }
     if json {
         return say(pretty(&one)?);
@@ -584,7 +596,12 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     if path == label {
         return say(print::status(&one));
     }
-    say(print::status_of(&one, &path).unwrap_or_default())
+    // A path that is there is exact; another may be written as it is shown, or be a skill's URI.
+    let mut ways = vec![spelt(path)];
+    if below.is_none() && path != spelt(path) {
+        ways.push(path.to_owned());
+    }
+    say(print::status_of(&one, &ways))
 }
 
 /// Says what is logged, or changes it and says what was logged before.
@@ -623,6 +640,7 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
         "from server {} ({}), not loaded, untrusted",
         detail.label, detail.server
     );
+    let file = printable(file, usize::MAX);
     let _ = writeln!(io::stderr(), "--- {}/{file}: {frame} ---", detail.skill);
     let mut out = io::stdout().lock();
     let written = if io::stdout().is_terminal() {

@@ -3,7 +3,7 @@
 use super::{Ask, Dirs, Failure, pretty, say};
 use crate::cli::print;
 use crate::domain::name::Label;
-use crate::domain::text::printable;
+use crate::domain::text::{printable, spelt};
 use crate::host::audit::Line;
 use crate::host::report::Status;
 use crate::store::append::{Ring, STDERR, STDERR_BEFORE};
@@ -228,7 +228,7 @@ pub(super) fn audit(
     let (ask, what) = match what {
         None => (ask, None),
         Some(what) => {
-            let (ask, what) = ask.about(what);
+            let (ask, what) = ask.below(what);
             (ask, Some(what))
         }
     };
@@ -271,13 +271,17 @@ pub(super) fn audit(
     }
 }
 
-/// Whether a line is about a server, a skill or a path.
+/// Whether a line is about a server, a skill or a path, as it is or as it is shown.
 fn is_about(line: &Line, what: Option<&str>) -> bool {
     match (line, what.map(|w| w.trim_end_matches('/'))) {
         (_, None | Some("")) | (Line::More { .. }, _) => true,
         (Line::Read(read), Some(what)) => {
-            let below = read.path.strip_prefix(what);
-            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            let shown = spelt(what);
+            let mut below = [what, &shown].into_iter();
+            below.any(|what| {
+                let rest = read.path.strip_prefix(what);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
         }
     }
 }
