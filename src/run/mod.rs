@@ -38,7 +38,7 @@ use crate::store::state;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use etcetera::BaseStrategy;
-use page::Shown;
+use rustix::termios::{QueueSelector, tcflush};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -678,12 +678,9 @@ fn consent(
         }
     };
     // What is asked about is for a person, and stdout for the answer.
-    if json {
-        let _ = write!(io::stderr(), "{}", review::paint(&lines, false));
-    } else if page::show(&lines, look)? == Shown::Paged {
-        // What was paged is gone from the screen.
-        let reminder = review::reminder(&detail, &lines);
-        say(review::paint(&reminder, page::colours()))?;
+    match json {
+        true => page::tell(&lines),
+        false => page::show(&lines, look)?,
     }
     if detail.set.is_empty() {
         return Err(Failure::Failed(format!(
@@ -694,10 +691,21 @@ fn consent(
     }
     if !io::stdin().is_terminal() {
         return Err(Failure::Usage(format!(
-            "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
-            detail.set
+            "an approval needs a terminal, or the set: mount-skills approve --set {} {}",
+            detail.set,
+            word(&detail.skill)
         )));
     }
+    if page::is_long(&lines) {
+        // The begin of it is no longer on the screen.
+        let reminder = page::in_sight(&review::reminder(&detail, &lines));
+        match json {
+            true => page::tell(&reminder),
+            false => say(review::paint(&reminder, page::colours()))?,
+        }
+    }
+    // What was typed before all this was shown is no answer to it.
+    tcflush(io::stdin(), QueueSelector::IFlush).map_err(io::Error::from)?;
     let what = match scope {
         Scope::Read => "reading",
         Scope::ReadAndExecute => "reading and execution",

@@ -12,22 +12,27 @@ fn scene(x: &str) -> Value {
     json!({"skills": [skill("s", json!({"x": x})), skill("t", json!({}))]})
 }
 
-/// A terminal with `top` in it; it ends with its tmux.
-struct Terminal {
+/// A terminal with a program in it; it ends with its tmux.
+pub(crate) struct Terminal {
     dir: tempfile::TempDir,
 }
 
 impl Terminal {
     fn open(rig: &Rig, columns: usize, rows: usize) -> Self {
+        let mount = rig.mount_point().display();
+        let line = format!(
+            "echo before; stty -g > $T/before; {BIN} top --mount {mount}; \
+             echo code=$?; stty -g > $T/after; exec cat"
+        );
+        Self::with(rig, columns, rows, &line)
+    }
+
+    /// A terminal with a line of bash in it, which finds a directory of its own in $T.
+    pub(crate) fn with(rig: &Rig, columns: usize, rows: usize, line: &str) -> Self {
         let terminal = Self {
             dir: tempfile::tempdir_in(rig.dir()).unwrap(),
         };
-        let dir = terminal.dir.path().display();
-        let mount = rig.mount_point().display();
-        let line = format!(
-            "echo before; stty -g > {dir}/before; {BIN} top --mount {mount}; \
-             echo code=$?; stty -g > {dir}/after; exec cat"
-        );
+        let line = format!("T={}; {line}", terminal.dir.path().display());
         let (columns, rows) = (columns.to_string(), rows.to_string());
         let mut command = rig.command("tmux");
         command.args(terminal.options());
@@ -46,18 +51,18 @@ impl Terminal {
         run(Command::new("tmux").args(self.options()).args(args)).good()
     }
 
-    fn keys(&self, keys: &[&str]) {
+    pub(crate) fn keys(&self, keys: &[&str]) {
         self.tmux(&[&["send-keys"], keys].concat());
     }
 
     #[track_caller]
-    fn screen(&self) -> String {
+    pub(crate) fn screen(&self) -> String {
         self.tmux(&["capture-pane", "-p"])
     }
 
     /// The screen, once all of this is on it.
     #[track_caller]
-    fn shows(&self, all: &[&str]) -> String {
+    pub(crate) fn shows(&self, all: &[&str]) -> String {
         wait(&format!("{all:?} on the screen"), 20.0, || {
             let screen = self.screen();
             all.iter()

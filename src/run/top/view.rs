@@ -1,8 +1,9 @@
 //! Draws what the model holds. Everything is a line of text that is cut to its width with a mark,
 //! but for a skill that is looked at: its lines are wrapped, so that nothing of them is off the screen.
 
+use super::super::page::{columns, wrap};
 use super::model::{Focus, Model, Page, Row, ServerRow};
-use crate::cli::review::{Line, Tone};
+use crate::cli::review::Tone;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -12,8 +13,6 @@ use std::time::Instant;
 
 /// Servers and refusals take so much of the height together with their headings, at most.
 const SHARE: u16 = 4;
-/// A tab goes to the next multiple of this.
-const TAB: usize = 8;
 const KEYS: &str = "↑↓ select  Enter/d look  a approve  r refresh  R release  ? help  q quit";
 const PAGE_KEYS: &str = "↑↓ Space scroll  a approve  q/Esc back";
 const HELP: [&str; 14] = [
@@ -223,14 +222,6 @@ fn skill_line(row: &Row, width: usize) -> String {
     )
 }
 
-/// How many columns a character takes.
-fn columns(c: char) -> usize {
-    match c.is_ascii() {
-        true => 1,
-        false => Span::raw(c.to_string()).width(),
-    }
-}
-
 /// A text that is cut to a width, with a mark.
 fn fit(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
@@ -257,36 +248,6 @@ fn cell(text: &str, width: usize) -> String {
     let used = Span::raw(&*out).width();
     out.extend(std::iter::repeat_n(' ', width.saturating_sub(used)));
     out
-}
-
-/// A line as rows of a width, its tabs as blanks. What goes on is set in.
-fn wrap(line: &Line, width: usize) -> Vec<Line> {
-    let width = width.max(2);
-    let mut rows = Vec::new();
-    let (mut row, mut used) = (String::new(), 0);
-    for c in line.text.chars() {
-        let (text, wide) = match c {
-            '\t' => {
-                let wide = TAB - used % TAB;
-                (" ".repeat(wide), wide)
-            }
-            c => (c.to_string(), columns(c)),
-        };
-        if used + wide > width {
-            rows.push(std::mem::take(&mut row));
-            // It must not pass for a line of its own.
-            row.push('↳');
-            used = 1;
-            if c == '\t' {
-                continue;
-            }
-        }
-        row.push_str(&text);
-        used += wide;
-    }
-    rows.push(row);
-    let tone = line.tone;
-    rows.into_iter().map(|text| Line { tone, text }).collect()
 }
 
 #[cfg(test)]
