@@ -2,6 +2,7 @@
 //! manual, the version, and the session that the README shows.
 
 use crate::rig::{BIN, Out, Rig, project, run, skill};
+use crate::top::Terminal;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -191,11 +192,11 @@ fn shells_complete_what_is_mounted_once_they_were_told_to() {
     let bash = "source <(mount-skills completions bash)
         complete -p mount-skills
         COMP_WORDS=(mount-skills show docs/p) COMP_CWORD=2 COMP_TYPE=9
-        _clap_complete_mount_skills mount-skills docs/p show
+        _mount_skills mount-skills docs/p show
         printf '%s\\n' \"${COMPREPLY[@]}\"";
     let seen = shell(&rig, "bash", bash).good();
     let seen: Vec<&str> = seen.lines().collect();
-    assert!(seen[0].contains("_clap_complete_mount_skills"), "{seen:?}");
+    assert!(seen[0].contains("_mount_skills"), "{seen:?}");
     assert_eq!(seen[1..], ["docs/pdf-processing"]);
     for (name, word) in [("zsh", "#compdef mount-skills"), ("fish", "complete ")] {
         let text = rig.cli(&["completions", name]).good();
@@ -211,6 +212,146 @@ fn shells_complete_what_is_mounted_once_they_were_told_to() {
     assert_eq!(shell(&rig, "zsh", zsh).good(), "_mount-skills\nloaded\n");
     let bad = rig.cli(&["completions", "tcsh"]);
     assert!(bad.code == Some(2) && bad.err.contains("fish"), "{bad:?}");
+}
+
+/// A terminal with a shell that has been told to ask the program, in a directory of the rig's.
+fn at_a_shell(rig: &Rig, shell: &str) -> Terminal {
+    let bin = Path::new(BIN).parent().unwrap().display();
+    let here = rig.dir().join("here");
+    fs::create_dir_all(&here).unwrap();
+    let line = format!(
+        "cd '{}'; export PATH='{bin}':$PATH; export PS1='ready> '; exec {shell}",
+        here.display()
+    );
+    let terminal = Terminal::with(rig, 160, 50, &line);
+    let told = match shell.split(' ').next() {
+        Some("fish") => {
+            "function fish_prompt; echo 'ready> '; end; mount-skills completions fish | source"
+        }
+        Some("zsh") => {
+            "autoload -U compinit; compinit -u -D; source <(mount-skills completions zsh)"
+        }
+        _ => "source <(mount-skills completions bash)",
+    };
+    terminal.keys(&["-l", &format!("{told}; clear; echo to''ld")]);
+    terminal.keys(&["Enter"]);
+    terminal.shows(&["told\nready>"]);
+    terminal
+}
+
+/// Types text, and presses keys.
+fn types(terminal: &Terminal, text: &str, keys: &[&str]) {
+    terminal.keys(&["-l", text]);
+    terminal.keys(keys);
+}
+
+#[test]
+fn hr114_no_shell_runs_what_a_server_put_into_a_name_when_it_completes_it() {
+    let mut rig = Rig::new();
+    let evil = [
+        "a$(touch PWNED1)",
+        "b`touch PWNED2`",
+        "c;touch PWNED3",
+        "sp ace",
+        "it's",
+        "st*r",
+    ];
+    let names = evil.iter().copied().chain(["ok-1", "ok-2"]);
+    let skills: Vec<_> = names.map(|name| skill(name, json!({}))).collect();
+    let of = |s: &serde_json::Value| {
+        let name = s["path"].as_str().unwrap();
+        let md = format!("---\nname: {}\ndescription: d\n---\n", json!(name));
+        let entry = json!({"frontmatter": {"name": name, "description": "d"}});
+        json!({"path": name, "files": {"SKILL.md": md}, "entry": entry})
+    };
+    let skills: Vec<_> = skills.iter().map(of).collect();
+    rig.scene("lab", json!({"skills": skills}));
+    rig.up(&["lab"], &[]);
+    assert_eq!(rig.server("lab")["skills"].as_array().unwrap().len(), 8);
+    let here = rig.dir().join("here");
+    fs::create_dir_all(here.join("lab")).unwrap();
+    fs::write(here.join("lab/stir"), "").unwrap();
+
+    // bash puts into the line what it is given, so it is given what it reads as text.
+    let bash = at_a_shell(&rig, "bash --norc --noprofile -i");
+    types(&bash, "mount-skills status lab/", &["Tab", "Tab", "Tab"]);
+    bash.shows(&["lab/ok-1", "lab/ok-2", "ready> mount-skills status lab/ok-"]);
+    types(&bash, "2", &["Enter"]);
+    bash.shows(&["skill lab/ok-2, URI skill://ok-2/SKILL.md"]);
+    for start in ["a", "b", "c", "s", "i"] {
+        types(
+            &bash,
+            &format!("mount-skills status lab/{start}"),
+            &["Tab", "Enter"],
+        );
+        types(&bash, &format!("echo after {start}''{start}"), &["Enter"]);
+        bash.shows(&[&format!("after {start}{start}\n")]);
+    }
+    // Names of files that lie about do not come into it either.
+    let stub = "mount-skills() { printf 'lab/st*\\n-n\\n'; }; COMP_WORDS=(m x) COMP_CWORD=1; \
+                _mount_skills m x m; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let line = format!("cd here; source <(mount-skills completions bash); {stub}");
+    assert_eq!(shell(&rig, "bash", &line).good(), "lab/st*\n-n\n");
+
+    // Others quote what they insert, and it is what it was.
+    for (name, quoted) in [
+        ("zsh -f -i", r"lab/a\$\(touch\ PWNED1\)"),
+        ("fish --no-config -i", "lab/a"),
+    ] {
+        let terminal = at_a_shell(&rig, name);
+        types(&terminal, "mount-skills status lab/a", &["Tab"]);
+        terminal.shows(&[quoted, "PWNED1"]);
+        terminal.keys(&["Enter"]);
+        terminal.shows(&["skill lab/a$(touch PWNED1), URI skill://a"]);
+        types(&terminal, "mount-skills status lab/ok-", &["Tab"]);
+        terminal.shows(&["lab/ok-2"]);
+    }
+    let pwned = fs::read_dir(&here).unwrap().flatten();
+    let pwned: Vec<_> = pwned.map(|e| e.file_name()).collect();
+    assert_eq!(pwned, ["lab"]);
+}
+
+#[test]
+fn names_are_completed_from_the_mount_that_is_named_and_else_from_all() {
+    let mut rig = Rig::new();
+    two_skills(&mut rig);
+    let mut other = Rig::beside(&rig, "other");
+    other.scene("team", json!({"skills": [skill("plan", json!({}))]}));
+    other.up(&["team"], &[]);
+    let completed = |words: &str| -> Vec<String> {
+        let line = format!(
+            "source <(mount-skills completions bash); COMP_WORDS=(mount-skills {words})
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)) COMP_TYPE=9
+             _mount_skills mount-skills \"${{COMP_WORDS[COMP_CWORD]}}\" x; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let text = shell(&rig, "bash", &line).good();
+        text.lines()
+            .filter(|l| !l.starts_with('-') && !l.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    let all = [
+        "docs",
+        "docs/acme/refunds",
+        "docs/pdf-processing",
+        "team",
+        "team/plan",
+    ];
+    assert_eq!(completed("show ''"), all);
+    assert_eq!(completed("list --live ''"), all);
+    assert_eq!(completed("list ''"), ["docs", "team"]);
+    assert_eq!(completed("show --mount $M ''"), all[..3]);
+    assert_eq!(
+        completed("--mount \"'$M'\" show docs/a"),
+        ["docs/acme/refunds"]
+    );
+    let there = other.mount_point().display().to_string();
+    assert_eq!(completed(&format!("show --mount={there} ''")), all[3..]);
+    assert_eq!(completed("forget ''"), ["docs", "team"]);
+    assert_eq!(
+        completed("run -s mine=./x --allow-dynamic ''"),
+        ["docs", "mine", "team"]
+    );
 }
 
 #[test]
