@@ -90,7 +90,7 @@ pub fn list(status: &Status) -> String {
                 out,
                 "{}/  {}; {}",
                 server.label,
-                state(server),
+                brief_state(server),
                 count(server.skills.len(), "skill")
             );
         }
@@ -341,7 +341,8 @@ pub fn status(status: &Status) -> String {
         {
             let _ = writeln!(
                 out,
-                "  calls itself {name:?}, revision {protocol}, by {era}"
+                "  calls itself \"{}\", revision {protocol}, by {era}",
+                name.replace('"', "\\\"")
             );
         }
         let reason = server
@@ -529,6 +530,21 @@ fn state(server: &ServerStatus) -> String {
         Some(reason) => format!("{}: {reason}", state_word(&server.state)),
         None => state_word(&server.state),
     }
+}
+
+/// The same in a line among many: of a long reason only what went wrong, not all about it.
+fn brief_state(server: &ServerStatus) -> String {
+    let Some(reason) = server
+        .reason
+        .as_deref()
+        .filter(|r| r.chars().count() > LINE_TEXT)
+    else {
+        return state(server);
+    };
+    let first = reason.split(';').next().unwrap_or_default();
+    let first: String = first.chars().take(LINE_TEXT).collect();
+    let (state, label) = (state_word(&server.state), &server.label);
+    format!("{state}: {first}… (see: mount-skills status {label})")
 }
 
 /// Bytes in the largest unit that leaves a number of at least 1.

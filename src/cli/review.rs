@@ -1,8 +1,9 @@
 //! What a person is shown of a skill that changed or is to be approved: lines, each with a tone.
 //!
 //! Every line is safe to show as it is. A line of a file starts with a blank, `+` or `-`; lines of
-//! ours between them start with something else, so that no content can pass for one. What is left
-//! out is said where it would be. A terminal, a pager and `top` give tones their looks.
+//! ours between them start with something else, so that no content can pass for one. Whoever shows
+//! lines in rows marks the rows in which one goes on. What is left out is said where it would be. A
+//! terminal, a pager and `top` give tones their looks.
 
 use super::print::size;
 use crate::domain::text::{line, printable, word};
@@ -205,14 +206,13 @@ pub fn diff_names(detail: &Detail) -> Vec<Line> {
     let mut out = vec![heading(detail)];
     if let Some(changes) = &detail.changes {
         let lines = [
-            ("rotated", &changes.rotated),
-            ("added", &changes.added),
-            ("removed", &changes.removed),
-            ("frontmatter", &changes.frontmatter),
+            (Tone::Plain, "rotated", &changes.rotated),
+            (Tone::New, "added", &changes.added),
+            (Tone::Gone, "removed", &changes.removed),
+            (Tone::Plain, "frontmatter", &changes.frontmatter),
         ];
-        for (what, names) in lines {
-            let rows = names.iter().map(|name| format!("  {what:11}  {name}"));
-            out.extend(rows.map(|text| Line::new(Tone::Plain, text)));
+        for (tone, what, names) in lines {
+            out.extend(names.iter().map(|name| row(tone, what, name, "")));
         }
     }
     out
@@ -234,11 +234,13 @@ fn heading(detail: &Detail) -> Line {
     Line::new(Tone::Heading, text)
 }
 
+/// A row for something that differs.
+fn row(tone: Tone, what: &str, name: &str, size: &str) -> Line {
+    Line::new(tone, format!("  {what:11}  {name}{size}"))
+}
+
 /// A row for each file and each field that differs.
 fn rows(review: &Review) -> Vec<Line> {
-    let row = |tone, what: &str, name: &str, size: &str| {
-        Line::new(tone, format!("  {what:11}  {name}{size}"))
-    };
     let files = review.files.iter().filter_map(|file| {
         let path = &file.path;
         Some(match (&file.before, &file.after) {

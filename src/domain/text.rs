@@ -80,6 +80,24 @@ pub fn clause(text: &str, max: usize) -> String {
     printable(&text.replace(';', ","), max)
 }
 
+/// JSON with each character that may not be shown as JSON's own escape: the same JSON.
+pub fn in_ascii_where_hidden(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '\n' || is_plain(c) {
+            out.push(c);
+            continue;
+        }
+        let units = c
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|u| format!("\\u{u:04x}"))
+            .collect::<String>();
+        out.push_str(&units);
+    }
+    out
+}
+
 /// A line of a file as [`printable`] shows it, but for its tabs, which stay.
 pub fn line(text: &str, max: usize) -> String {
     cut(text, max, |shower, c, out| match c {
@@ -206,6 +224,20 @@ mod tests {
         assert_eq!(
             Quoted("a\u{301}\u{301}\u{301}").to_string(),
             "\"a\u{301}\u{301}\\u{301}\""
+        );
+    }
+
+    #[test]
+    fn hr_114_json_says_the_same_in_characters_that_can_be_seen() {
+        let value = serde_json::json!({"a\u{202e}": "\u{e0041}\u{7f}\u{85}é\n\u{1b}\\"});
+        let text = in_ascii_where_hidden(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(
+            text.contains(r"\u202e") && text.contains(r"\udb40\udc41\u007f\u0085é\n"),
+            "{text}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            value
         );
     }
 

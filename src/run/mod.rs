@@ -27,7 +27,9 @@ use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::finding::Severity;
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
-use crate::domain::text::{Quoted, did_you_mean, nearest, printable, spelt, word};
+use crate::domain::text::{
+    Quoted, did_you_mean, in_ascii_where_hidden, nearest, printable, spelt, word,
+};
 use crate::fuse::mount::{self as fuse_mount, MountError};
 use crate::host::command::{Detail, Trouble};
 use crate::host::report::{Status, count};
@@ -193,10 +195,14 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             max_chars,
             live: None,
         } => {
-            let status = listed(ask, label)?;
             let format = if json { Format::Json } else { format };
+            if max_chars.is_some() && matches!(format, Format::Text | Format::Json) {
+                let text = "--max-chars goes with --format markdown, xml or hint";
+                return Err(Failure::Usage(text.into()));
+            }
+            let status = listed(ask, label)?;
             say(match format {
-                Format::Text => print::list(&status),
+                Format::Text => page::flow(&print::list(&status)),
                 Format::Json => pretty(&print::list_json(&status))?,
                 Format::Markdown => print::list_prompt(&status, false, max_chars),
                 Format::Xml => print::list_prompt(&status, true, max_chars),
@@ -353,16 +359,17 @@ fn is_word(mountpoint: &Path) -> bool {
 }
 
 fn no_servers(mountpoint: Option<&Path>) -> Failure {
-    let word = mountpoint.filter(|m| is_word(m)).map(Path::display);
+    let name = mountpoint.filter(|m| is_word(m)).map(Path::display);
     let give = "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]";
-    Failure::Usage(match word {
+    Failure::Usage(match name {
         None => format!("{give}, or --config FILE"),
-        Some(word) => {
-            let text = word.to_string();
+        Some(name) => {
+            let text = name.to_string();
             let meant = did_you_mean(help::meant(&text));
+            let (name, path) = (Quoted(&text), word(&format!("./{text}")));
             format!(
-                "there is no command {text:?}{meant}; see: mount-skills --help. To mount, {give}, \
-                 or --config FILE; for a mount point of that name write ./{word}"
+                "there is no command {name}{meant}; see: mount-skills --help. To mount, {give}, \
+                 or --config FILE; for a mount point of that name write {path}"
             )
         }
     })
@@ -375,8 +382,15 @@ fn say(text: String) -> Result<(), Failure> {
     if text.is_empty() {
         return Ok(());
     }
-    match writeln!(anstream::stdout().lock(), "{text}") {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+    said(writeln!(anstream::stdout().lock(), "{text}"))
+}
+
+/// Whether a text reached stdout.
+fn said(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("stdout cannot be written to: {e}")))
+        }
         _ => Ok(()),
     }
 }
@@ -391,7 +405,8 @@ fn done(text: String, json: bool) -> Result<(), Failure> {
 }
 
 fn pretty(value: &impl serde::Serialize) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value).map_err(io::Error::from)?)
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
+    Ok(in_ascii_where_hidden(&text))
 }
 
 /// The directories that the XDG rules give this user.
@@ -547,7 +562,7 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         return say(if json {
             pretty(&status)?
         } else {
-            print::status(&status)
+            page::flow(&print::status(&status))
         });
     };
     // A path that is there says which mount it is about, unless that was said.
@@ -573,13 +588,14 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         return say(if json {
             pretty(&status)?
         } else {
-            print::status(&status)
+            page::flow(&print::status(&status))
         });
     }
     let label = path.split('/').next().unwrap_or(path);
     let mut one = status.clone();
     one.servers.retain(|s| s.label == label);
-    one.unused.retain(|u| u.label == label);
+    one.unused
+        .retain(|u| u.label == label || u.label == spelt(label));
     if one.servers.is_empty() && one.unused.is_empty() {
         return Err(no_server(&status, label));
     }
@@ -594,14 +610,14 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         ));
     }
     if path == label {
-        return say(print::status(&one));
+        return say(page::flow(&print::status(&one)));
     }
     // A path that is there is exact; another may be written as it is shown, or be a skill's URI.
     let mut ways = vec![spelt(path)];
     if below.is_none() && path != spelt(path) {
         ways.push(path.to_owned());
     }
-    say(print::status_of(&one, &ways))
+    say(page::flow(&print::status_of(&one, &ways)))
 }
 
 /// Says what is logged, or changes it and says what was logged before.
@@ -651,10 +667,7 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
         out.write_all(&bytes)
     };
     let _ = writeln!(io::stderr(), "--- end of {}/{file} ---", detail.skill);
-    match written {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
+    said(written)
 }
 
 /// Shows what would be approved and asks; the set, if the answer is yes.

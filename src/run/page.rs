@@ -97,6 +97,53 @@ pub(super) fn in_sight(lines: &[Line]) -> Vec<Line> {
         .collect()
 }
 
+/// Text of ours for stdout: on a terminal, its lines broken between words, and marked where they go on.
+pub(super) fn flow(text: &str) -> String {
+    match io::stdout().is_terminal() {
+        true => flowing(text, extent().0),
+        false => text.to_owned(),
+    }
+}
+
+/// Words that are longer than a row are broken where it ends. Colours take no room.
+fn flowing(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let go_on = format!("{}  ↳ ", " ".repeat(indent));
+        let first = go_on.chars().count();
+        let width = width.max(first + 1);
+        let (mut used, mut fresh) = (0, true);
+        for word in line.split_inclusive(' ') {
+            let plain = anstream::adapter::strip_str(word).to_string();
+            let wide: usize = plain.trim_end().chars().map(columns).sum();
+            if used + wide > width && !fresh && first + wide <= width {
+                out.truncate(out.trim_end_matches(' ').len());
+                out.extend(["\n", &go_on]);
+                used = first;
+            }
+            if used + wide <= width {
+                out.push_str(word);
+                used += plain.chars().map(columns).sum::<usize>();
+            } else {
+                // No word of ours is so long, so it has no colour.
+                for c in plain.chars() {
+                    if used + columns(c) > width {
+                        out.extend(["\n", &go_on]);
+                        used = first;
+                    }
+                    out.push(c);
+                    used += columns(c);
+                }
+            }
+            fresh = fresh && plain.trim().is_empty();
+        }
+        out.truncate(out.trim_end_matches(' ').len());
+        out.push('\n');
+    }
+    out
+}
+
 /// Whether a pager took the text.
 fn page(text: &str) -> bool {
     let given = std::env::var("PAGER").ok();
@@ -210,5 +257,24 @@ mod tests {
         assert_eq!(wrapped("+漢漢漢漢x"), ["+漢漢漢", "↳漢x"]);
         assert_eq!(wrapped("1234567e\u{301}x"), ["1234567e\u{301}", "↳x"]);
         assert_eq!(wrapped("123456\tset"), ["123456  ", "↳set"]);
+    }
+
+    #[test]
+    fn text_is_broken_between_words_and_marked_where_it_goes_on() {
+        assert_eq!(flowing("one two three\n", 80), "one two three\n");
+        assert_eq!(
+            flowing("one two three\n\n x", 9),
+            "one two\n  ↳ three\n\n x\n"
+        );
+        assert_eq!(
+            flowing("  ab abcdefghij cd", 10),
+            "  ab abcde\n    ↳ fghi\n    ↳ j cd\n"
+        );
+        assert_eq!(
+            flowing("\u{1b}[32mready\u{1b}[0m 12", 8),
+            "\u{1b}[32mready\u{1b}[0m 12\n"
+        );
+        assert_eq!(flowing("漢漢漢 漢漢漢", 10), "漢漢漢\n  ↳ 漢漢漢\n");
+        assert_eq!(flowing("abc", 1), "abc\n");
     }
 }

@@ -1,6 +1,6 @@
 //! `logs` and `audit`: files that grow, read and followed.
 
-use super::{Ask, Dirs, Failure, pretty, say};
+use super::{Ask, Dirs, Failure, pretty, said, say};
 use crate::cli::print;
 use crate::domain::name::Label;
 use crate::domain::text::{printable, spelt};
@@ -114,8 +114,7 @@ fn put(bytes: &[u8]) -> Result<Reader, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(e) => Err(e.into()),
-        Ok(()) => Ok(Reader::There),
+        written => said(written).map(|()| Reader::There),
     }
 }
 
@@ -127,9 +126,7 @@ pub(super) fn logs(
     lines: usize,
     then: End,
 ) -> Result<(), Failure> {
-    let name: Label = label
-        .parse()
-        .map_err(|e| Failure::Usage(format!("{label:?} is no label: {e}")))?;
+    let name: Label = label.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
     let status = ask.status(Some(label.to_owned())).ok();
     let dir = kept(status.as_ref(), &name)?;
     let mut now = Tail::new(dir.join(STDERR));

@@ -1,39 +1,22 @@
 //! What people see before anything is mounted, and around it: help, colours, completion, the
 //! manual, the version, and the session that the README shows.
 
-use crate::rig::{BIN, Out, Rig, project, run, skill};
+use crate::rig::{BIN, Out, Rig, project, run, skill, until};
 use crate::top::Terminal;
+use clap::CommandFactory;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// All commands, as the help names them.
-const COMMANDS: [&str; 23] = [
-    "add",
-    "approve",
-    "cache",
-    "completions",
-    "config",
-    "diff",
-    "doctor",
-    "forget",
-    "gate",
-    "list",
-    "lock",
-    "login",
-    "logout",
-    "man",
-    "refresh",
-    "release",
-    "reload",
-    "revoke",
-    "run",
-    "serve",
-    "show",
-    "status",
-    "unmount",
-];
+/// All commands that people give.
+fn commands() -> Vec<String> {
+    let all = mount_skills::cli::Cli::command();
+    let given = all.get_subcommands().filter(|c| !c.is_hide_set());
+    let given: Vec<String> = given.map(|c| c.get_name().to_owned()).collect();
+    assert!(given.len() > 20, "{given:?}");
+    given
+}
 
 /// A line of shell that finds the program by its name.
 #[track_caller]
@@ -81,8 +64,8 @@ fn help_is_short_with_h_and_long_with_examples_and_groups_both() {
     ] {
         assert!(long.contains(&format!("\n{heading}:\n")), "{long}");
     }
-    for command in COMMANDS {
-        assert!(short.contains(command), "{command}: {short}");
+    for command in &commands() {
+        assert!(short.contains(&**command), "{command}: {short}");
         assert!(
             long.contains(&format!("\n  {command} ")),
             "{command}: {long}"
@@ -92,6 +75,9 @@ fn help_is_short_with_h_and_long_with_examples_and_groups_both() {
         let long = rig.cli(&[command, "--help"]).good();
         let example = format!("Examples:\n  mount-skills {command}");
         assert!(long.contains(&example), "{long}");
+        // It is named where it does something.
+        let refused = ["run", "top", "serve", "completions", "man"].contains(&&**command);
+        assert_eq!(long.contains("--json"), !refused, "{long}");
         assert_eq!(rig.cli(&["help", command]).good(), long);
     }
 }
@@ -103,10 +89,20 @@ fn a_slip_in_a_command_a_label_or_a_skill_is_answered_with_what_was_meant() {
         (&["stauts"][..], "(did you mean status?)"),
         (&["stauts", "docs"], "a similar subcommand exists: 'status'"),
         (&["cache", "verfy"], "a similar subcommand exists: 'verify'"),
+        (&["--mount", "/m", "stauts", "docs"], "exists: 'status'"),
+        (&["--json", "stauts", "docs"], "exists: 'status'"),
+        (&["help", "stauts"], "exists: 'status'"),
     ] {
         let out = rig.cli(words);
         assert!(out.code == Some(2) && out.err.contains(meant), "{out:?}");
+        assert!(!out.err.contains("unmount'"), "{out:?}");
     }
+    // An option is no command that was misspelt.
+    let out = rig.cli(&["--mont", "/m", "docs"]);
+    assert!(
+        out.code == Some(2) && !out.err.contains("subcommand"),
+        "{out:?}"
+    );
     two_skills(&mut rig);
     for (words, meant) in [
         (["list", "dosc"], "(did you mean docs?)"),
@@ -124,6 +120,8 @@ fn a_slip_in_a_command_a_label_or_a_skill_is_answered_with_what_was_meant() {
         let out = rig.cli(&words);
         assert!(out.code == Some(1) && out.err.contains(meant), "{out:?}");
     }
+    let out = rig.cli(&["show", "docs/pdf-processing", "a.tx"]);
+    assert!(out.err.contains("(did you mean a.txt?)"), "{out:?}");
     let out = rig.cli(&["show", "docs/zebra"]);
     assert!(
         out.code == Some(1) && !out.err.contains("did you mean"),
@@ -355,13 +353,92 @@ fn names_are_completed_from_the_mount_that_is_named_and_else_from_all() {
 }
 
 #[test]
+fn what_cannot_be_done_is_said_of_what_it_is_about() {
+    let mut rig = Rig::new();
+    two_skills(&mut rig);
+    for (args, said) in [
+        (
+            &["list", "--max-chars", "9"][..],
+            "--max-chars goes with --format",
+        ),
+        (
+            &["list", "--max-chars", "9", "--json"],
+            "--max-chars goes with --format",
+        ),
+        (
+            &["approve", "--set", "sha256:12", "docs/pdf-processing"],
+            "the set as it is shown",
+        ),
+    ] {
+        let out = rig.tell(args);
+        assert!(out.code == Some(2) && out.err.contains(said), "{out:?}");
+    }
+    for command in ["list", "status --json", "show docs/pdf-processing", "lock"] {
+        let out = rig.sh(&format!("{BIN} {command} --mount $M >/dev/full"));
+        let said = "stdout cannot be written to: No space left on device";
+        assert!(
+            out.code == Some(1) && out.err.contains(said),
+            "{command}: {out:?}"
+        );
+    }
+}
+
+#[test]
+fn a_terminal_shows_text_between_words_and_marks_where_it_goes_on() {
+    let mut rig = Rig::new();
+    let long = "word ".repeat(15);
+    let name = "x".repeat(64);
+    let entry = json!({"frontmatter": {"name": name, "description": long.trim()}});
+    let md = format!("---\nname: {name}\ndescription: {long}\n---\n");
+    let skill = json!({"path": name, "files": {"SKILL.md": md}, "entry": entry});
+    rig.scene("docs", json!({"skills": [skill]}));
+    rig.mount(
+        &[("docs", &rig.scripted("docs")), ("gone", "no-such-program")],
+        &[],
+    );
+    rig.ready("docs");
+    until("a server that is down", 10.0, || {
+        rig.server("gone")["state"] == "down"
+    });
+    let mount = rig.mount_point().display().to_string();
+    let terminal = Terminal::with(
+        &rig,
+        80,
+        24,
+        &format!("{BIN} list --mount {mount}; exec cat"),
+    );
+    let screen = terminal.shows(&[
+        "docs/x",
+        "↳",
+        "gone/  down: command \"no-such-program\" not found…",
+    ]);
+    // The PATH is not all over the list, but it can be had.
+    assert!(!screen.contains("PATH is"), "{screen}");
+    assert!(rig.ask(&["status", "gone"]).contains("PATH is"));
+    let rows: Vec<&str> = screen.lines().filter(|l| l.contains("word")).collect();
+    assert!(rows.len() > 1, "{screen}");
+    assert!(
+        rows.iter()
+            .all(|l| l.trim_end().ends_with("word") || l.trim_end().ends_with('…')),
+        "{screen}"
+    );
+    assert!(
+        rows.iter()
+            .all(|l| l.starts_with("docs/") || l.starts_with("  ↳ ")),
+        "{screen}"
+    );
+    // Elsewhere a line is a line.
+    assert!(rig.ask(&["list", "docs"]).lines().count() == 1);
+}
+
+#[test]
 fn every_command_has_a_page_of_the_manual_that_can_be_read() {
     let rig = Rig::new();
     let dir = rig.dir().join("man");
     let at = dir.display().to_string();
     rig.cli(&["man", "--dir", &at]).good();
     let page = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
-    for command in COMMANDS {
+    for command in &commands() {
         let text = page(&format!("mount-skills-{command}.1"));
         let words = [
             ".SH NAME",

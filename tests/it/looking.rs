@@ -13,7 +13,7 @@ fn scene(files: Value) -> Value {
 
 /// A held skill with a change of every kind; its big file and `never` were not read before.
 fn changed(rig: &mut Rig, flags: &[&str]) {
-    let old = json!({"x": "one\ntwo\nthree\n", "bin": {"b64": "AP8="}, "gone": "bye\n", "never": "1\n",
+    let old = json!({"x": "one\ntwo\nthree\n", "empty": "", "bin": {"b64": "AP8="}, "gone": "bye\n", "never": "1\n",
         "big": {"fill": "a", "size": 1_200_000}});
     rig.scene("lab", scene(old));
     rig.up(&["lab"], flags);
@@ -24,7 +24,7 @@ fn changed(rig: &mut Rig, flags: &[&str]) {
     rig.sh("cat $M/lab/s/bin $M/lab/s/gone $M/lab/s/SKILL.md > /dev/null")
         .good();
     let hostile = "one\n\u{1b}[2J\u{202e}2\u{200b}\t=== y\r\nthree\n";
-    let new = json!({"x": hostile, "bin": {"b64": "AP8AAQ=="}, "new": "hi\n", "never": "2\n",
+    let new = json!({"x": hostile, "empty": "full\n", "bin": {"b64": "AP8AAQ=="}, "new": "hi\n", "never": "2\n",
         "big": {"fill": "b", "size": 1_200_000}});
     let mut entry = skill("s", new);
     entry["files"]["SKILL.md"] =
@@ -55,6 +55,8 @@ fn hr74_hr100_hr114_diff_shows_what_changed_and_no_byte_of_it_reaches_the_termin
         "\n=== x  14 B → ",
         "\n one\n-two\n+\\u{1b}[2J\\u{202e}2\\u{200b}\t=== y\\r\n three\n",
         "\n=== binary, 2 → 4 bytes\n",
+        // Nobody read it before: there is nothing to read in it.
+        "\n=== empty  0 B → 5 B\n@@ -0,0 +1,1 @@\n+full\n",
         "\nnot all was shown: there is more in 4 files, new or changed\n",
         "\n=== big  1.1 MiB → 1.1 MiB\n=== not shown: too large",
         "\n=== never  2 B → 2 B\n=== not shown: what is in force is not kept here",

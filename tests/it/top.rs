@@ -193,16 +193,15 @@ fn top_says_that_the_daemon_has_gone_and_goes_on_when_it_is_back() {
 #[test]
 fn top_without_a_terminal_or_a_mount_says_so() {
     let mut rig = Rig::new();
-    let none = rig.tell(&["top"]);
-    assert!(
-        none.code == Some(2) && none.err.contains("status --json"),
-        "{none:?}"
-    );
+    let none = Terminal::open(&rig, 80, 24);
+    none.shows(&["no mount-skills is running", "code=1"]);
     rig.scene("lab", scene("x\n"));
     rig.up(&["lab"], &[]);
     let piped = rig.tell(&["top"]);
     assert!(
-        piped.code == Some(2) && piped.err.contains("needs a terminal"),
+        piped.code == Some(2)
+            && piped.err.contains("needs a terminal")
+            && piped.err.contains("status --json"),
         "{piped:?}"
     );
 }
