@@ -440,11 +440,17 @@ impl Ask {
         control::ask(&Dirs::find().control(), self.mountpoint.as_deref(), verb)
     }
 
-    fn reply(&self, verb: &Verb) -> Result<Reply, Failure> {
-        match progress::while_waiting("waiting for the mount", || self.send(verb))? {
+    /// The daemon's answer. Draws nothing meanwhile.
+    fn answer(&self, verb: &Verb) -> Result<Reply, Failure> {
+        match self.send(verb)? {
             Reply::Trouble(trouble) => Err(trouble.into()),
             reply => Ok(reply),
         }
+    }
+
+    /// The same, and a terminal shows that it is waited for.
+    fn reply(&self, verb: &Verb) -> Result<Reply, Failure> {
+        progress::while_waiting("waiting for the mount", || self.answer(verb))
     }
 
     /// The question about a name: a path that is there and lies in a mount says which mount it is

@@ -60,6 +60,21 @@ impl Terminal {
         self.tmux(&["capture-pane", "-p"])
     }
 
+    /// Writes over the screen, as another program would.
+    fn scrawl(&self, text: &str) {
+        let tty = self.tmux(&["display", "-p", "#{pane_tty}"]);
+        fs::write(tty.trim_end(), format!("\x1b[3;9H{text}")).unwrap();
+        self.shows(&[text]);
+    }
+
+    /// Waits until this is nowhere on the screen.
+    #[track_caller]
+    fn lacks(&self, part: &str) {
+        until(&format!("no {part:?} on the screen"), 20.0, || {
+            !self.screen().contains(part)
+        });
+    }
+
     /// The screen, once all of this is on it.
     #[track_caller]
     pub(crate) fn shows(&self, all: &[&str]) -> String {
@@ -141,6 +156,46 @@ fn hr110_top_shows_the_mount_and_approves_what_was_on_the_screen() {
         terminal.keys(&["?"]);
         terminal.shows(&["any key: back"]);
         terminal.keys(&["x", "q"]);
+        terminal.restored();
+    }
+}
+
+#[test]
+fn top_alone_draws_on_its_screen_and_draws_all_of_it_anew_when_asked_to() {
+    let mut rig = Rig::new();
+    let mut slow = scene("x\n");
+    slow["rules"] = json!([{"method": "skills/get", "delay": 3}]);
+    rig.scene("lab", slow);
+    rig.up(&["lab"], &[]);
+    {
+        let terminal = Terminal::open(&rig, 80, 24);
+        terminal.shows(&["SKILLS", "lab/s"]);
+        terminal.keys(&["r"]);
+        terminal.shows(&["refreshing lab/s"]);
+        let ours = || {
+            let screen = terminal.screen();
+            assert!(!screen.contains("waiting for the mount"), "{screen}");
+            screen
+        };
+        until("the end of the refresh", 20.0, || {
+            !ours().contains("refreshing lab/s")
+        });
+        kill(rig.daemon_pid(), Signal::STOP);
+        until("word that the daemon hangs", 20.0, || {
+            ours().contains("the daemon has not answered")
+        });
+        kill(rig.daemon_pid(), Signal::CONT);
+        until("an answer of the daemon", 20.0, || {
+            !ours().contains("the daemon has not answered")
+        });
+        terminal.scrawl("graffiti");
+        terminal.keys(&["C-l"]);
+        terminal.lacks("graffiti");
+        terminal.scrawl("graffiti");
+        terminal.tmux(&["resize-window", "-x", "90", "-y", "24"]);
+        terminal.lacks("graffiti");
+        terminal.shows(&["SKILLS", "lab/s"]);
+        terminal.keys(&["q"]);
         terminal.restored();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Parties that only send each other messages: a thread that asks for the status twice a second, one
 //! for what is typed, one for whatever the user has asked for, one at a time, signals, and the
-//! screen, which waits for none of them. What is shown is in `model`, without terminal or socket; `view` draws it.
+//! screen, which waits for none of them and is the only one to draw. What is shown is in `model`, without terminal or socket; `view` draws it.
 //!
 //! The terminal is put right again however it ends: by a key, an error, a panic or a signal. Nothing
 //! here decides anything: an approval is for the set that was on the screen, and the daemon takes
@@ -14,9 +14,9 @@ mod view;
 use super::{Ask, Failure, mount, page};
 use crate::control::{Reply, Verb};
 use crate::domain::skill::Scope;
-use crate::host::review::Review;
 use model::{Model, News, Order, Then};
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::Rect;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -87,6 +87,7 @@ impl Drop for Restore {
 fn listen(tell: &Sender<News>) {
     loop {
         let news = match event::read() {
+            Ok(Event::Key(key)) if is_control(&key, 'l') => News::Redraw,
             Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => {
                 News::Key(key, Instant::now())
             }
@@ -100,6 +101,10 @@ fn listen(tell: &Sender<News>) {
     }
 }
 
+fn is_control(key: &KeyEvent, letter: char) -> bool {
+    key.code == KeyCode::Char(letter) && key.modifiers.contains(KeyModifiers::CONTROL)
+}
+
 /// Asks for the status for as long as somebody wants to know.
 fn follow(mountpoint: &std::path::Path, tell: &Sender<News>, asked: &Receiver<()>) {
     loop {
@@ -110,8 +115,9 @@ fn follow(mountpoint: &std::path::Path, tell: &Sender<News>, asked: &Receiver<()
         let ask = Ask {
             mountpoint: Some(mountpoint.to_owned()),
         };
-        let news = match ask.status(None) {
-            Ok(status) => News::Status(Box::new(status), Instant::now()),
+        let news = match ask.answer(&Verb::Status { label: None }) {
+            Ok(Reply::Status(status)) => News::Status(status, Instant::now()),
+            Ok(_) => News::Gone(super::unexpected().to_string()),
             Err(e) => News::Gone(e.to_string()),
         };
         if tell.send(news).is_err() {
@@ -144,6 +150,12 @@ impl Screen {
             terminal.draw(|frame| view::draw(frame, &mut model, looks, now))?;
             let mut next = news.recv_timeout(REDRAW).ok();
             while let Some(item) = next {
+                if let News::Redraw = item {
+                    // Whatever somebody else has drawn goes. `Terminal::clear` would ask the
+                    // terminal where its cursor is, and wait for the thread that reads keys.
+                    let size = terminal.size()?;
+                    terminal.resize(Rect::from(size))?;
+                }
                 match model.hear(item) {
                     Some(Order::Quit) => return Ok(()),
                     Some(order) => self.order(order),
@@ -166,7 +178,7 @@ impl Screen {
 }
 
 fn carry_out(ask: &Ask, order: Order) -> News {
-    let done = |verb: &Verb| match ask.reply(verb) {
+    let done = |verb: &Verb| match ask.answer(verb) {
         Ok(Reply::Done(text)) => Ok(text),
         Ok(_) => Err(super::unexpected()),
         Err(e) => Err(e),
@@ -192,9 +204,10 @@ fn carry_out(ask: &Ask, order: Order) -> News {
 }
 
 fn look(ask: &Ask, skill: &str, then: Then) -> News {
-    let review: Result<Review, Failure> = ask.review(skill);
-    match review {
-        Ok(review) => News::Review(Box::new(review), then),
+    let skill = skill.to_owned();
+    match ask.answer(&Verb::Review { skill }) {
+        Ok(Reply::Review(review)) => News::Review(review, then),
+        Ok(_) => News::Done(Err(super::unexpected().to_string())),
         Err(e) => News::Done(Err(e.to_string())),
     }
 }
