@@ -230,7 +230,10 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             }
             let lines = match look.stat {
                 true => review::diff_names(&ask.describe(&skill)?),
-                false => review::diff(&ask.review(&skill)?),
+                false => {
+                    let review = ask.review(&skill)?;
+                    progress::while_waiting("comparing", || review::diff(&review))
+                }
             };
             page::show(&lines, look).map(drop)
         }
@@ -692,7 +695,7 @@ fn consent(
         }
         false => {
             let review = ask.review(skill)?;
-            let lines = review::approval(&review);
+            let lines = progress::while_waiting("comparing", || review::approval(&review));
             (review.detail, lines)
         }
     };

@@ -12,6 +12,7 @@ mod model;
 mod view;
 
 use super::{Ask, Failure, mount, page};
+use crate::cli::review;
 use crate::control::{Reply, Verb};
 use crate::domain::skill::Scope;
 use model::{Model, News, Order, Then};
@@ -206,7 +207,10 @@ fn carry_out(ask: &Ask, order: Order) -> News {
 fn look(ask: &Ask, skill: &str, then: Then) -> News {
     let skill = skill.to_owned();
     match ask.answer(&Verb::Review { skill }) {
-        Ok(Reply::Review(review)) => News::Review(review, then),
+        Ok(Reply::Review(review)) => {
+            let lines = review::approval(&review);
+            News::Review(Box::new(review.detail), lines, then)
+        }
         Ok(_) => News::Done(Err(super::unexpected().to_string())),
         Err(e) => News::Done(Err(e.to_string())),
     }

@@ -4,10 +4,10 @@
 //! of what is escaped and lets nothing else through.
 
 use crate::cli::print::size;
-use crate::cli::review::{self, Line, Tone};
+use crate::cli::review::{Line, Tone};
 use crate::domain::text::printable;
+use crate::host::command::Detail;
 use crate::host::report::{ServerStatus, SkillStatus, Status};
-use crate::host::review::Review;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ pub(super) enum News {
     Status(Box<Status>, Instant),
     /// There is no status, and why.
     Gone(String),
-    /// A skill that was asked for.
-    Review(Box<Review>, Then),
+    /// A skill that was asked for, and what there is to see of it.
+    Review(Box<Detail>, Vec<Line>, Then),
     /// What was approved is not what is published.
     Moved { skill: String, why: String },
     /// A key was pressed, and when.
@@ -100,7 +100,7 @@ pub(super) struct ServerRow {
 
 /// A skill that is looked at, line by line as wide as the screen.
 pub(super) struct Page {
-    review: Review,
+    detail: Detail,
     /// As they are to be wrapped.
     pub(super) lines: Vec<Line>,
     /// The first row on the screen.
@@ -192,19 +192,19 @@ impl Model {
             News::Redraw => {}
             News::End => return Some(Order::Quit),
             News::Gone(why) => self.gone = Some(printable(&why, TEXT)),
-            News::Review(review, then) => {
+            News::Review(detail, lines, then) => {
                 self.busy = None;
                 self.focus = match then {
-                    Then::Ask if review.detail.set.is_empty() => {
-                        self.say(Tone::Warning, crate::host::command::Detail::NO_SET);
+                    Then::Ask if detail.set.is_empty() => {
+                        self.say(Tone::Warning, Detail::NO_SET);
                         Focus::Page
                     }
                     Then::Ask => Focus::Question,
                     Then::Look => Focus::Page,
                 };
                 self.page = Some(Page {
-                    lines: review::approval(&review),
-                    review: *review,
+                    detail: *detail,
+                    lines,
                     top: 0,
                     drawn: None,
                     extent: (0, 1),
@@ -299,8 +299,8 @@ impl Model {
             }
             KeyCode::Home | KeyCode::Char('g') => page.top = 0,
             KeyCode::End | KeyCode::Char('G') => page.top = most,
-            KeyCode::Char('a') if page.review.detail.set.is_empty() => {
-                self.say(Tone::Warning, crate::host::command::Detail::NO_SET);
+            KeyCode::Char('a') if page.detail.set.is_empty() => {
+                self.say(Tone::Warning, Detail::NO_SET);
             }
             KeyCode::Char('a') => self.focus = Focus::Question,
             _ => {}
@@ -327,7 +327,7 @@ impl Model {
             }
             KeyCode::Char('y' | 'Y') => {
                 self.focus = Focus::Page;
-                let detail = &self.page.as_ref()?.review.detail;
+                let detail = &self.page.as_ref()?.detail;
                 let (skill, set) = (detail.skill.clone(), detail.set.clone());
                 self.approved = Some(skill.clone());
                 self.start(&skill, "approving", |skill| Order::Approve { skill, set })
@@ -486,7 +486,7 @@ impl Model {
         if self.focus == Focus::Question
             && let Some(page) = &self.page
         {
-            let set = &page.review.detail.set;
+            let set = &page.detail.set;
             let text = format!("approve reading of exactly this set? y/n   {set}");
             return line(Tone::Warning, text);
         }

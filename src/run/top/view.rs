@@ -254,6 +254,7 @@ fn cell(text: &str, width: usize) -> String {
 mod tests {
     use super::super::model::{News, Order, Then};
     use super::*;
+    use crate::cli::review::approval;
     use crate::host::report::Status;
     use crate::host::review::Review;
     use ratatui::Terminal;
@@ -299,7 +300,7 @@ mod tests {
         serde_json::from_value(status).unwrap()
     }
 
-    fn review(set: &str) -> Review {
+    fn review(set: &str, then: Then) -> News {
         let detail = json!({"label": "lab", "server": "x", "skill": "lab/a", "uri": "skill://a/SKILL.md",
             "state": "changed", "description": "d", "set": set, "files": [], "nested": [],
             "requests": [["allowed-tools", "Bash"]], "changes":
@@ -307,7 +308,10 @@ mod tests {
         let text = |text: &str| json!({"size": 9, "content": {"text": text}});
         let new = format!("one\n\t{}\n", "word ".repeat(60));
         let file = json!({"path": "x", "before": text("one\ntwo\n"), "after": text(&new)});
-        serde_json::from_value(json!({"detail": detail, "files": [file]})).unwrap()
+        let review = json!({"detail": detail, "files": [file]});
+        let review: Review = serde_json::from_value(review).unwrap();
+        let lines = approval(&review);
+        News::Review(Box::new(review.detail), lines, then)
     }
 
     fn screen(model: &mut Model, width: u16, height: u16, now: Instant) -> Vec<String> {
@@ -412,7 +416,7 @@ mod tests {
         assert_eq!(key(&mut model, 'a'), Some(ask));
         assert_eq!(key(&mut model, 'y'), None, "nothing was shown yet");
         assert_eq!(key(&mut model, 'a'), None, "one at a time");
-        model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
+        model.hear(review("sha256:1", Then::Ask));
         assert_eq!(key(&mut model, 'y'), None, "it is not on the screen");
         let rows = screen(&mut model, 80, 24, now);
         let before = News::Key(
@@ -450,7 +454,7 @@ mod tests {
             model.hear(moved),
             Some(Order::Look("lab/a".into(), Then::Look))
         );
-        model.hear(News::Review(Box::new(review("sha256:2")), Then::Look));
+        model.hear(review("sha256:2", Then::Look));
         assert_eq!(model.focus, Focus::Page);
         key(&mut model, 'q');
         assert_eq!(key(&mut model, 'q'), Some(Order::Quit));
@@ -469,7 +473,7 @@ mod tests {
         let mut model = Model::new(*wanting(["needs-approval"; 2]), now);
         assert_eq!(model.rows[model.selected].path, "lab/a");
         key(&mut model, 'a');
-        model.hear(News::Review(Box::new(review("sha256:1")), Then::Ask));
+        model.hear(review("sha256:1", Then::Ask));
         screen(&mut model, 80, 24, now);
         key(&mut model, 'y');
         model.hear(News::Done(Ok("approved".into())));
