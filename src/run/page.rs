@@ -24,7 +24,7 @@ pub(super) fn colours() -> bool {
 }
 
 /// Whether the terminal can do more than print line after line.
-fn can_more_than_print() -> bool {
+pub(super) fn can_more_than_print() -> bool {
     std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
@@ -203,7 +203,7 @@ impl Drop for Deaf {
 pub(super) fn columns(c: char) -> usize {
     match c.is_ascii() {
         true => 1,
-        false => Span::raw(c.to_string()).width(),
+        false => Span::raw(&*c.encode_utf8(&mut [0; 4])).width(),
     }
 }
 
@@ -213,12 +213,9 @@ pub(super) fn wrap(line: &Line, width: usize) -> Vec<Line> {
     let mut rows = Vec::new();
     let (mut row, mut used) = (String::new(), 0);
     for c in line.text.chars() {
-        let (text, wide) = match c {
-            '\t' => {
-                let wide = TAB - used % TAB;
-                (" ".repeat(wide), wide)
-            }
-            c => (c.to_string(), columns(c)),
+        let wide = match c {
+            '\t' => TAB - used % TAB,
+            c => columns(c),
         };
         if used + wide > width {
             rows.push(std::mem::take(&mut row));
@@ -229,7 +226,10 @@ pub(super) fn wrap(line: &Line, width: usize) -> Vec<Line> {
                 continue;
             }
         }
-        row.push_str(&text);
+        match c {
+            '\t' => row.extend(std::iter::repeat_n(' ', wide)),
+            c => row.push(c),
+        }
         used += wide;
     }
     rows.push(row);
