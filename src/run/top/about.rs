@@ -25,7 +25,7 @@ const HELP: [&str; 22] = [
     "changed, needs-approval  not what was approved any more; it cannot be read",
     "changed                  its server has something else than what was read",
     "changed (withdrawn)      its server no longer has what was read",
-    "listed                   it can be read; it was not yet, or was let go",
+    "listed                   it can be read, and is not loaded now",
     "held                     it was read, and stays as it was",
     "dynamic                  its server publishes no digests: it is not checked",
     "revoked                  it was taken away and cannot be read",
@@ -43,7 +43,7 @@ pub(super) fn help() -> Vec<Line> {
 /// What a skill's state means, and which keys help.
 pub(super) fn state(state: &str) -> &'static str {
     match state {
-        "listed" => "it can be read; nothing of it has been read since it was last let go",
+        "listed" => "it can be read, and is not loaded now",
         "held" => "it was read and stays as it was. r: move on to what its server has; R: let go",
         "needs-approval" => "it cannot be read until it is approved. Enter: look at it; a: approve",
         "changed, needs-approval" => {

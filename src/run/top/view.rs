@@ -234,10 +234,6 @@ impl Screen {
         }
         out.push(self.row(Tone::Heading, &server_heading(self.width)));
         let part = model.part;
-        let (rows, cursor) = &mut model.servers;
-        let items: Vec<Item> = rows.iter().map(|s| self.server(s)).collect();
-        out.extend(self.some(&items, cursor, share, part == Part::Servers, "server"));
-
         let (rows, cursor) = &mut model.refused;
         let mut below = Vec::new();
         if !rows.is_empty() && (!short || part == Part::Refused) {
@@ -245,6 +241,18 @@ impl Screen {
             below.push(self.row(Tone::Heading, "  REFUSED READS"));
             below.extend(self.some(&items, cursor, share, part == Part::Refused, "file"));
         }
+
+        // Servers get what skills leave.
+        let skills = model.skills.0.len().max(1) + 1;
+        let left = body.saturating_sub(out.len() + below.len() + skills);
+        let room = share.max(left);
+        let (rows, cursor) = &mut model.servers;
+        let items = |reason| -> Vec<Item> { rows.iter().map(|s| self.server(s, reason)).collect() };
+        let mut all = items(REASON);
+        if all.iter().map(|item| item.lines.len()).sum::<usize>() > room {
+            all = items(1);
+        }
+        out.extend(self.some(&all, cursor, room, part == Part::Servers, "server"));
 
         let wanting = match model.wanting() {
             0 => String::new(),
@@ -274,7 +282,7 @@ impl Screen {
         let mut out = match model.part {
             Part::Servers => {
                 let (rows, cursor) = &mut model.servers;
-                let items: Vec<Item> = rows.iter().map(|s| self.server(s)).collect();
+                let items: Vec<Item> = rows.iter().map(|s| self.server(s, REASON)).collect();
                 self.window(&items, cursor, room, true)
             }
             Part::Refused => {
@@ -373,10 +381,11 @@ impl Screen {
         out
     }
 
-    fn server(&self, row: &ServerRow) -> Item {
+    /// With its reason in so many rows at most.
+    fn server(&self, row: &ServerRow, reason: usize) -> Item {
         let mut lines = vec![server_line(row, self.width)];
-        if let Some(reason) = &row.reason {
-            let rows = fold(reason, self.width.saturating_sub(6), REASON);
+        if let Some(text) = &row.reason {
+            let rows = fold(text, self.width.saturating_sub(6), reason);
             lines.extend(rows.iter().map(|text| format!("    {text}")));
         }
         Item {
