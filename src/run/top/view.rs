@@ -1,10 +1,10 @@
 //! Draws what the model holds. Rows of a list are cut to their width with a mark, and Enter shows
 //! all of one; what is looked at, a question and a message are wrapped.
 
-use super::super::page::{columns, wrap};
 use super::model::{Cursor, Focus, Model, Page, Part, RefusedRow, Row, ServerRow};
 use crate::cli::review::{Line, Tone, reminder};
 use crate::host::report::count;
+use crate::run::page::{columns, wrap};
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Drawn, Span};
