@@ -685,7 +685,7 @@ impl Model {
                 .refused
                 .0
                 .get(self.refused.1.selected)
-                .map(|row| format!("{}: {}", row.reason, row.next)),
+                .map(|row| format!("{}; {}", row.reason, row.next)),
         };
         hint.unwrap_or_default()
     }
