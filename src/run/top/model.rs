@@ -299,8 +299,8 @@ impl Model {
         let skills = skill_rows(&self.status);
         let (old, cursor) = &mut self.skills;
         let was = old.get(cursor.selected).map(|row| row.name.clone());
-        let now = skills.iter().find(|row| Some(&row.name) == was.as_ref());
-        let settled = now.is_some_and(|row| row.tone != Tone::Warning);
+        let is = skills.iter().find(|row| Some(&row.name) == was.as_ref());
+        let settled = is.is_some_and(|row| row.tone != Tone::Warning);
         if settled && self.approved.is_some() && self.approved == was {
             // It went down the list, and the next that wants a look is in its place.
             self.approved = None;

@@ -168,6 +168,10 @@ impl Screen {
             None => Vec::new(),
         };
         let set = lines.pop();
+        if let Some(name) = lines.first_mut() {
+            // No name is so long that it pushes out what is asked for.
+            name.text = fit(&name.text, self.width.saturating_mul(2).saturating_sub(2));
+        }
         let wrapped = |lines: &[Line]| -> Vec<Line> {
             lines.iter().flat_map(|l| wrap(l, self.width)).collect()
         };
@@ -927,6 +931,20 @@ mod tests {
         let rows = screen(&mut model, 80, 8, now);
         let unseen = |r: &String| r.contains("rows of it not on the screen yet");
         assert!(rows.iter().any(unseen), "{rows:#?}");
+        // A name does not push out what is asked for.
+        let mut long = review(&set('1'), Then::Ask);
+        if let News::Review(detail, ..) = &mut long {
+            detail.skill = format!("lab/{}", "x".repeat(4000));
+        }
+        model.hear(long);
+        let rows = screen(&mut model, 80, 24, now);
+        let end = rows.iter().skip_while(|r| !r.starts_with('─')).skip(3);
+        let end: Vec<&String> = end.collect();
+        assert!(
+            end[0].starts_with("requests allowed-tools: Bash"),
+            "{rows:#?}"
+        );
+        assert_eq!(*end[2], format!("set     {}", set('1')), "{rows:#?}");
         // No room for the digest: no question.
         let rows = screen(&mut model, 20, 6, now);
         assert!(has(&rows, "this screen is too"), "{rows:#?}");
