@@ -1,9 +1,9 @@
 //! Draws what the model holds. Everything is a line of text that is cut to its width with a mark,
 //! but for a skill that is looked at: its lines are wrapped, so that nothing of them is off the screen.
 
-use super::super::page::{columns, wrap};
 use super::model::{Focus, Model, Page, Row, ServerRow};
 use crate::cli::review::Tone;
+use crate::run::page::{columns, wrap};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
