@@ -5,7 +5,6 @@ pub mod helper;
 pub mod print;
 pub mod review;
 
-use crate::domain::manifest::SetId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -265,14 +264,6 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A set, as it is shown.
-fn set(text: &str) -> Result<String, String> {
-    match text.parse::<SetId>() {
-        Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err("give the set as it is shown: sha256: and 64 of 0-9 and a-f".into()),
-    }
-}
-
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "give an address and a port, such as 127.0.0.1:8080".into())
@@ -352,7 +343,7 @@ pub enum Command {
         #[command(flatten)]
         look: Look,
         /// Approve this set without asking; it must be the one that is published.
-        #[arg(long, value_name = "sha256:…", value_parser = set)]
+        #[arg(long, value_name = "sha256:…")]
         set: Option<String>,
         /// Approve also the execution of what the skill says, for `gate`.
         #[arg(long)]

@@ -25,6 +25,7 @@ use crate::cli::{CacheCommand, Cli, Command, Format, Look, ServerArgs, help, pri
 use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::finding::Severity;
+use crate::domain::manifest::SetId;
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
 use crate::domain::text::{
@@ -249,6 +250,10 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
                 false => Scope::Read,
             };
             let set = match set {
+                Some(set) if set.parse::<SetId>().is_err() => {
+                    let text = "give the set as it is shown: --set sha256: and 64 of 0-9 and a-f";
+                    return Err(Failure::Usage(text.into()));
+                }
                 Some(set) => set,
                 None => consent(&ask, &skill, look, scope, json)?,
             };

@@ -3,7 +3,7 @@
 use super::{Ask, Dirs, Failure, pretty, said, say};
 use crate::cli::print;
 use crate::domain::name::Label;
-use crate::domain::text::{printable, spelt};
+use crate::domain::text::{in_ascii_where_hidden, printable, spelt};
 use crate::host::audit::Line;
 use crate::host::report::Status;
 use crate::store::append::{Ring, STDERR, STDERR_BEFORE};
@@ -253,7 +253,7 @@ pub(super) fn audit(
         let lines = lines.filter(|l| is_about(l, what.as_deref()));
         let text: Result<Vec<String>, serde_json::Error> = lines
             .map(|line| match json {
-                true => serde_json::to_string(&line),
+                true => serde_json::to_string(&line).map(|json| in_ascii_where_hidden(&json)),
                 false => Ok(print::audit(&line)),
             })
             .collect();

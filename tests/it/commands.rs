@@ -946,6 +946,58 @@ fn hr114_a_skill_is_named_as_it_is_shown_or_by_its_uri_and_two_that_look_alike_a
 }
 
 #[test]
+fn hr114_no_name_reaches_a_terminal_as_it_is_and_every_proposed_command_can_be_pasted() {
+    let mut rig = Rig::new();
+    // The server spells this one with the character itself.
+    let raw = json!({"uri": "skill://b\u{202e}c/SKILL.md", "files":
+        {"SKILL.md": "---\nname: \"b\\u202ec\"\ndescription: d\n---\n"},
+        "entry": {"frontmatter": {"name": "b\u{202e}c", "description": "d"}}});
+    rig.scene("lab", scene(vec![skill("ok", json!({})), raw]));
+    rig.up(&["lab"], &["--approval", "each"]);
+    let seen = |out: &Out| {
+        let text = out.text();
+        assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{text:?}");
+    };
+    // A file of ours holds the URI as it is; a person and a program see what is in it.
+    let lock = rig.tell(&["lock", "--json"]);
+    seen(&lock);
+    assert!(!rig.ask(&["lock"]).contains("skill://b"), "not approved");
+    let rows: Value = serde_json::from_slice(&lock.out).unwrap();
+    let uris: Vec<&str> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|r| r["uri"].as_str())
+        .collect();
+    assert!(uris.contains(&"skill://b\u{202e}c/SKILL.md"), "{uris:?}");
+
+    let evil = "lab/\u{1b}[2J\u{9b}x\u{202e} 'a b'";
+    for command in [
+        "diff", "approve", "revoke", "refresh", "release", "show", "gate", "status", "list", "logs",
+    ] {
+        for name in [evil, evil.trim_start_matches("lab/"), "lab/b\u{202e}c"] {
+            seen(&rig.tell(&[command, name]));
+        }
+        seen(&rig.tell(&[command, "--json", "lab/b\u{202e}c"]));
+    }
+    for args in [
+        &["show", "lab/ok", evil][..],
+        &["list", "--live", evil],
+        &["add", "lab", evil],
+    ] {
+        seen(&rig.tell(args));
+    }
+    let asked = rig.tell(&["approve", "lab/b\u{202e}c"]);
+    let line = asked
+        .err
+        .lines()
+        .find_map(|l| l.split_once("or the set: mount-skills "));
+    rig.sh(&format!("{BIN} {} --mount $M", line.unwrap().1))
+        .good();
+    assert!(rig.cat("lab/b\u{202e}c/SKILL.md").is_ok());
+}
+
+#[test]
 fn what_a_server_has_is_not_known_while_it_is_down_and_nobody_says_it_has_no_such_skill() {
     let mut rig = Rig::new();
     rig.mount(&[("lab", "sh -c 'exit 3'")], &[]);
