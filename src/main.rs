@@ -2,6 +2,7 @@
 
 use mount_skills::cli::helper::{self, Line};
 use mount_skills::cli::{help, print};
+use mount_skills::domain::text::printable;
 use mount_skills::{run, run::Failure};
 use std::ffi::OsString;
 use std::io::Write;
@@ -33,10 +34,14 @@ fn main() -> ExitCode {
 /// Says why, unless that was said, and ends as whoever called expects it.
 fn fail(failure: &Failure, by_mount: bool) -> ExitCode {
     if !failure.is_silent() {
+        // Whatever is in it, it is for a terminal.
+        let text = failure.to_string();
+        let lines: Vec<String> = text.lines().map(|l| printable(l, usize::MAX)).collect();
         let _ = writeln!(
             anstream::stderr(),
-            "{} {failure}",
-            print::trouble("mount-skills:")
+            "{} {}",
+            print::trouble("mount-skills:"),
+            lines.join("\n")
         );
     }
     ExitCode::from(match by_mount {

@@ -28,6 +28,9 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Setting up", &["completions", "man"]),
 ];
 
+/// Commands that give no answer, so that their help has no `--json`: it is refused.
+const ANSWERLESS: [&str; 5] = ["run", "top", "serve", "completions", "man"];
+
 /// Examples of mounting.
 const MOUNTING: [&str; 4] = [
     "mount-skills --server docs='npx -y some-skills-server' ~/skills",
@@ -165,7 +168,7 @@ const EXAMPLES: [(&str, &[&str]); 27] = [
         "man",
         &[
             "mount-skills man | man -l -",
-            "mount-skills man --dir ~/.local/share/man/man1",
+            "mount-skills man --dir ./man",
         ],
     ),
 ];
@@ -215,6 +218,15 @@ pub fn command() -> clap::Command {
         .after_long_help(format!("{}\n\n{NOTES}", listed(&MOUNTING)));
     EXAMPLES.iter().fold(cli, |cli, (name, examples)| {
         cli.mut_subcommand(name, |sub| {
+            let sub = match ANSWERLESS.contains(name) {
+                true => sub.arg(
+                    clap::Arg::new("json")
+                        .long("json")
+                        .action(clap::ArgAction::SetTrue)
+                        .hide(true),
+                ),
+                false => sub,
+            };
             sub.hide(true)
                 .after_help(format!("Examples and more: mount-skills {name} --help"))
                 .after_long_help(listed(examples))
@@ -247,6 +259,38 @@ pub fn meant(word: &str) -> Option<&'static str> {
     like.filter(|like| !word.contains('/') && *like != word)
 }
 
+/// The word of a command line that stands where a command does: the first that is no option and no
+/// value of one, or, after `help`, the next. None behind an option that is not known.
+fn command_word<'a>(command: &clap::Command, words: &'a [OsString]) -> Option<&'a str> {
+    let known = |option: &str| {
+        command.get_arguments().find(|arg| {
+            let short = option.strip_prefix('-').and_then(|o| o.chars().next());
+            match option.strip_prefix("--") {
+                Some(long) => arg.get_long() == Some(long),
+                None => short.is_some() && arg.get_short() == short,
+            }
+        })
+    };
+    let mut words = words.iter().skip(1).map(|word| word.to_str());
+    loop {
+        let word = words.next()??;
+        let (option, value) = match word.split_once('=') {
+            Some((option, _)) => (option, true),
+            // The value of a short option may stand right behind it.
+            None => (word, !word.starts_with("--") && word.chars().count() > 2),
+        };
+        match word.strip_prefix('-') {
+            None if word == "help" => return words.next()?,
+            None => return Some(word),
+            Some("" | "-") => return None,
+            Some(_) if known(option)?.get_action().takes_values() && !value => {
+                words.next()?;
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 /// Parses a whole command line; on an error, or when help is asked for, prints and ends the program.
 pub fn parse(words: &[OsString]) -> Cli {
     let mut command = command();
@@ -255,8 +299,7 @@ pub fn parse(words: &[OsString]) -> Cli {
     parsed.unwrap_or_else(|e| {
         // A misspelt command is taken for a mount point, and then what follows it is too much.
         let kinds = [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand];
-        let first = words.get(1).and_then(|w| w.to_str());
-        match first.and_then(|first| Some((first, meant(first)?))) {
+        match command_word(&command, words).and_then(|first| Some((first, meant(first)?))) {
             Some((first, like)) if kinds.contains(&e.kind()) => {
                 let mut e = clap::Error::new(ErrorKind::InvalidSubcommand).with_cmd(&command);
                 let [first, like] = [first, like].map(str::to_owned);
@@ -311,6 +354,26 @@ mod tests {
         assert!((24..=40).contains(&help.lines().count()), "{help}");
         assert!(help.lines().all(|l| l.chars().count() <= 100), "{help}");
         command().debug_assert();
+    }
+
+    #[test]
+    fn the_word_that_stands_for_a_command_is_no_option_and_no_value_of_one() {
+        let of = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            command_word(&command(), &words).map(str::to_owned)
+        };
+        for line in [
+            "m stauts lab",
+            "m --mount /m stauts lab",
+            "m --mount=/m --json stauts lab",
+            "m -s a=x -sb=y --color never stauts",
+            "m help stauts",
+        ] {
+            assert_eq!(of(line).as_deref(), Some("stauts"), "{line}");
+        }
+        for line in ["m", "m --mount", "m --jsn stauts", "m -- stauts", "m help"] {
+            assert_eq!(of(line), None, "{line}");
+        }
     }
 
     #[test]

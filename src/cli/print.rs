@@ -90,7 +90,7 @@ pub fn list(status: &Status) -> String {
                 out,
                 "{}/  {}; {}",
                 server.label,
-                state(server),
+                brief_state(server),
                 count(server.skills.len(), "skill")
             );
         }
@@ -341,7 +341,8 @@ pub fn status(status: &Status) -> String {
         {
             let _ = writeln!(
                 out,
-                "  calls itself {name:?}, revision {protocol}, by {era}"
+                "  calls itself \"{}\", revision {protocol}, by {era}",
+                name.replace('"', "\\\"")
             );
         }
         let reason = server
@@ -456,41 +457,71 @@ fn refusals(out: &mut String, server: &ServerStatus, path: Option<&str>) {
     }
 }
 
-/// Why a path reads or does not: its skill, and what was refused of it. The path is below the
-/// mount point.
-pub fn status_of(status: &Status, path: &str) -> Option<String> {
+/// Why a path reads or does not: its skill, and what was refused of it. The path is below the mount
+/// point, as it is shown, or the label with a skill's URI; what was typed may be meant in several
+/// ways, and each is told of that leads somewhere.
+pub fn status_of(status: &Status, ways: &[String]) -> String {
+    let told: Vec<String> = ways.iter().filter_map(|way| told_of(status, way)).collect();
+    if !told.is_empty() {
+        return told.join("\n");
+    }
+    let path = ways.last().map_or("", |way| way);
+    let Some(server) = server_of(status, path) else {
+        return String::new();
+    };
+    let why = match (&*server.listing, &*server.state) {
+        ("current", "ready") => "no skill of this server holds it".to_owned(),
+        _ => format!(
+            "not known: there is no current listing of this server; see: mount-skills status {}",
+            server.label
+        ),
+    };
+    format!("{}  {why}\n", head(server, path))
+}
+
+fn server_of<'a>(status: &'a Status, path: &str) -> Option<&'a ServerStatus> {
     let label = path.split('/').next().unwrap_or(path);
-    let server = status.servers.iter().find(|s| s.label == label)?;
-    let holds =
-        |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
-    let mut out = format!(
-        "{path}\n  server {} ({}): {}\n",
+    status.servers.iter().find(|s| s.label == label)
+}
+
+fn head(server: &ServerStatus, path: &str) -> String {
+    format!(
+        "{}\n  server {} ({}): {}\n",
+        printable(path, usize::MAX),
         server.label,
         state(server),
         server.target
-    );
-    let declined = server
-        .declined
-        .iter()
-        .find(|d| d.path.as_deref().is_some_and(holds));
-    match server
-        .skills
-        .iter()
-        .filter(|s| holds(&s.path))
-        .max_by_key(|s| s.path.len())
-    {
-        Some(skill) => {
+    )
+}
+
+/// What there is to say of a path, if there is a skill that holds it, or a refusal of it.
+fn told_of(status: &Status, path: &str) -> Option<String> {
+    let server = server_of(status, path)?;
+    let uri = path.split_once('/').map(|(_, uri)| uri);
+    let holds =
+        |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
+    let skill = server.skills.iter();
+    let skill = skill.filter(|s| holds(&s.path) || uri == Some(&s.uri));
+    let skill = skill.max_by_key(|s| s.path.len());
+    let declined = server.declined.iter();
+    let mut declined = declined.filter(|d| {
+        d.path.as_deref().is_some_and(holds) || uri.is_some() && uri == d.uri.as_deref()
+    });
+    let mut refused = String::new();
+    refusals(&mut refused, server, Some(path));
+    let mut out = head(server, path);
+    match (skill, declined.next()) {
+        (Some(skill), _) => {
             let _ = writeln!(out, "  skill {}, URI {}", skill.path, skill.uri);
             skill_lines(&mut out, skill);
         }
-        None => match declined {
-            Some(d) => {
-                let _ = writeln!(out, "  declined: {}", d.reason);
-            }
-            None => out.push_str("  no skill of this server holds it\n"),
-        },
+        (None, Some(d)) => {
+            let _ = writeln!(out, "  declined: {}", d.reason);
+        }
+        (None, None) if refused.is_empty() => return None,
+        (None, None) => {}
     }
-    refusals(&mut out, server, Some(path));
+    out.push_str(&refused);
     Some(out)
 }
 
@@ -499,6 +530,21 @@ fn state(server: &ServerStatus) -> String {
         Some(reason) => format!("{}: {reason}", state_word(&server.state)),
         None => state_word(&server.state),
     }
+}
+
+/// The same in a line among many: of a long reason only what went wrong, not all about it.
+fn brief_state(server: &ServerStatus) -> String {
+    let Some(reason) = server
+        .reason
+        .as_deref()
+        .filter(|r| r.chars().count() > LINE_TEXT)
+    else {
+        return state(server);
+    };
+    let first = reason.split(';').next().unwrap_or_default();
+    let first: String = first.chars().take(LINE_TEXT).collect();
+    let (state, label) = (state_word(&server.state), &server.label);
+    format!("{state}: {first}… (see: mount-skills status {label})")
 }
 
 /// Bytes in the largest unit that leaves a number of at least 1.

@@ -1,8 +1,9 @@
 //! What a person is shown of a skill that changed or is to be approved: lines, each with a tone.
 //!
 //! Every line is safe to show as it is. A line of a file starts with a blank, `+` or `-`; lines of
-//! ours between them start with something else, so that no content can pass for one. What is left
-//! out is said where it would be. A terminal, a pager and `top` give tones their looks.
+//! ours between them start with something else, so that no content can pass for one. Whoever shows
+//! lines in rows marks the rows in which one goes on. What is left out is said where it would be. A
+//! terminal, a pager and `top` give tones their looks.
 
 use super::print::size;
 use crate::domain::text::{line, printable, word};
@@ -11,7 +12,7 @@ use crate::host::report::count;
 use crate::host::review::{Changed, Content, Review, Side};
 use similar::{ChangeTag, TextDiff};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A line of a file is cut to this many characters.
 const MAX_LINE: usize = 4000;
@@ -21,8 +22,9 @@ const MAX_LINES: usize = 2000;
 const MAX_ALL: usize = 10_000;
 /// Unchanged lines around a change.
 const AROUND: usize = 3;
-/// How long the shortest difference of two files is looked for; after that, a longer one will do.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the shortest differences of all files together are looked for. After that a longer one
+/// will do for the file at hand, and those after it are not compared.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What kind of line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,8 +171,13 @@ pub fn diff(review: &Review) -> Vec<Line> {
     out
 }
 
-/// What changed by name, then inside of files, and how much of that cannot be seen here.
+/// What changed by name, then inside of files, and how much of that cannot be seen here. Takes
+/// its time with files that are hard to compare.
 fn changes(review: &Review) -> Vec<Line> {
+    changes_until(review, Instant::now() + PATIENCE)
+}
+
+fn changes_until(review: &Review, until: Instant) -> Vec<Line> {
     if review.detail.changes.is_none() {
         return Vec::new();
     }
@@ -183,7 +190,7 @@ fn changes(review: &Review) -> Vec<Line> {
                 out.push(Line::new(Tone::Plain, ""));
                 let heading = format!("=== {}{}", file.path, sizes(file));
                 out.push(Line::new(Tone::Heading, heading));
-                let (lines, seen) = inside(before, after, left.min(MAX_LINES));
+                let (lines, seen) = inside(before, after, left.min(MAX_LINES), until);
                 left = left.saturating_sub(lines.len());
                 unseen += usize::from(seen == Seen::Partly);
                 out.extend(lines);
@@ -205,14 +212,13 @@ pub fn diff_names(detail: &Detail) -> Vec<Line> {
     let mut out = vec![heading(detail)];
     if let Some(changes) = &detail.changes {
         let lines = [
-            ("rotated", &changes.rotated),
-            ("added", &changes.added),
-            ("removed", &changes.removed),
-            ("frontmatter", &changes.frontmatter),
+            (Tone::Plain, "rotated", &changes.rotated),
+            (Tone::New, "added", &changes.added),
+            (Tone::Gone, "removed", &changes.removed),
+            (Tone::Plain, "frontmatter", &changes.frontmatter),
         ];
-        for (what, names) in lines {
-            let rows = names.iter().map(|name| format!("  {what:11}  {name}"));
-            out.extend(rows.map(|text| Line::new(Tone::Plain, text)));
+        for (tone, what, names) in lines {
+            out.extend(names.iter().map(|name| row(tone, what, name, "")));
         }
     }
     out
@@ -234,11 +240,13 @@ fn heading(detail: &Detail) -> Line {
     Line::new(Tone::Heading, text)
 }
 
+/// A row for something that differs.
+fn row(tone: Tone, what: &str, name: &str, size: &str) -> Line {
+    Line::new(tone, format!("  {what:11}  {name}{size}"))
+}
+
 /// A row for each file and each field that differs.
 fn rows(review: &Review) -> Vec<Line> {
-    let row = |tone, what: &str, name: &str, size: &str| {
-        Line::new(tone, format!("  {what:11}  {name}{size}"))
-    };
     let files = review.files.iter().filter_map(|file| {
         let path = &file.path;
         Some(match (&file.before, &file.after) {
@@ -276,9 +284,15 @@ enum Seen {
 }
 
 /// What differs inside of a file, in so many lines at most.
-fn inside(before: &Side, after: &Side, max: usize) -> (Vec<Line>, Seen) {
+fn inside(before: &Side, after: &Side, max: usize, until: Instant) -> (Vec<Line>, Seen) {
     let why = match (&before.content, &after.content) {
-        (Content::Text(old), Content::Text(new)) => return text(old, new, max),
+        (Content::Text(_), Content::Text(_)) if max == 0 => {
+            "not compared: as much as is shown of all files stands above".into()
+        }
+        (Content::Text(_), Content::Text(_)) if Instant::now() >= until => {
+            "not compared: the files above took too long".into()
+        }
+        (Content::Text(old), Content::Text(new)) => return text(old, new, max, until),
         (Content::TooLarge, _) | (_, Content::TooLarge) => {
             "not shown: too large, or too much together".into()
         }
@@ -297,12 +311,12 @@ fn inside(before: &Side, after: &Side, max: usize) -> (Vec<Line>, Seen) {
 }
 
 /// The difference of two texts, in so many lines at most.
-fn text(old: &str, new: &str, max: usize) -> (Vec<Line>, Seen) {
+fn text(old: &str, new: &str, max: usize, until: Instant) -> (Vec<Line>, Seen) {
     if old == new {
         let text = "=== the same content under another URI";
         return (vec![Line::new(Tone::Aside, text)], Seen::All);
     }
-    let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(old, new);
+    let diff = TextDiff::configure().deadline(until).diff_lines(old, new);
     let (mut out, mut left_out, mut seen) = (Vec::new(), 0_usize, Seen::All);
     let mut push = |line: Line| match out.len() < max {
         true => out.push(line),
@@ -407,7 +421,7 @@ mod tests {
             "\n=== x  7 B → 7 B\n@@ -2,5 +2,5 @@\n 2\n 3\n 4\n-5\n-6\n+five\n+6\n\\ no line break at the end\n"
         );
         assert!(paint(&lines, true).contains("\x1b[32m+five\x1b[m\n"));
-        let (empty, seen) = text("", "a\n", 10);
+        let (empty, seen) = text("", "a\n", 10, Instant::now() + PATIENCE);
         assert_eq!(seen, Seen::All);
         assert_eq!(plain(&empty), "@@ -0,0 +1,1 @@\n+a\n");
     }
@@ -469,6 +483,26 @@ mod tests {
                 MAX_LINES + 1
             )
         );
+    }
+
+    #[test]
+    fn all_files_are_compared_within_one_time_and_one_number_of_lines_and_the_rest_is_named() {
+        let of = |c: &str| side(Content::Text(format!("{c}\n").repeat(MAX_LINES)));
+        let files = ["1", "2", "3", "4", "5", "6", "7"].map(|path| Changed {
+            path: path.into(),
+            before: Some(of("a")),
+            after: Some(of("b")),
+        });
+        let review = review(files.into());
+        let said = |lines: &[Line], text: &str| lines.iter().filter(|l| l.text == text).count();
+        let lines = changes(&review);
+        let rest = "=== not compared: as much as is shown of all files stands above";
+        assert_eq!(said(&lines, rest), 2, "{}", plain(&lines));
+        let late = changes_until(&review, Instant::now());
+        let rest = "=== not compared: the files above took too long";
+        assert_eq!(said(&late, rest), 7, "{}", plain(&late));
+        let unseen = "not all was shown: there is more in 7 files, new or changed";
+        assert_eq!(late.last().map(|l| &*l.text), Some(unseen));
     }
 
     #[test]

@@ -35,7 +35,8 @@ const MAX_REPLY: u64 = 256 << 20;
 /// How long the command line waits for the daemon, which may have to ask a server.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What the command line may ask. Skills are named as on the command line.
+/// What the command line may ask. Skills are named as on the command line: `LABEL/SKILL-PATH`, as it is
+/// or as it is shown, or `LABEL/URI`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verb {
@@ -365,19 +366,11 @@ async fn answer(
             Reply::Content(Box::new(detail), STANDARD.encode(bytes.bytes()))
         }
         Verb::Approve { skill, set, scope } => {
-            host.approve(&skill, &set, scope).await?;
-            Reply::Done(format!("approved {skill} ({set})"))
+            Reply::Done(host.approve(&skill, &set, scope).await?)
         }
-        Verb::Revoke { skill } => {
-            let note = host.revoke(&skill).await?;
-            Reply::Done(format!("revoked {skill}{note}"))
-        }
-        Verb::Refresh { target } => {
-            Reply::Done(format!("{target}: {}", host.refresh(&target).await?))
-        }
-        Verb::Release { target } => {
-            Reply::Done(format!("{target}: {}", host.release(&target).await?))
-        }
+        Verb::Revoke { skill } => Reply::Done(host.revoke(&skill).await?),
+        Verb::Refresh { target } => Reply::Done(host.refresh(&target).await?),
+        Verb::Release { target } => Reply::Done(host.release(&target).await?),
         Verb::Add { label, uri } => Reply::Done(host.add(&label, &uri).await?),
         Verb::Gate { skill } => {
             host.gate(&skill)?;

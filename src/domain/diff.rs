@@ -84,7 +84,10 @@ impl Diff {
             (self.rotated.len(), "rotated"),
             (self.added.len(), "added"),
             (self.removed.len(), "removed"),
-            (self.frontmatter.len(), "frontmatter fields changed"),
+            match self.frontmatter.len() {
+                1 => (1, "frontmatter field changed"),
+                n => (n, "frontmatter fields changed"),
+            },
         ];
         let parts = counts
             .iter()
@@ -130,7 +133,7 @@ mod tests {
         );
         assert_eq!(
             diff.summary(),
-            "1 rotated, 1 added, 1 removed, 1 frontmatter fields changed"
+            "1 rotated, 1 added, 1 removed, 1 frontmatter field changed"
         );
         assert!(Diff::between(&old, &old).is_empty());
     }

@@ -2,42 +2,76 @@
 //!
 //! Names, descriptions, errors and stderr of a server are hostile: they may carry terminal
 //! escapes, bidirectional overrides, zero-width or tag characters. Everything that leaves for a
-//! terminal, a log or a status file goes through [`printable`]; file names inside the mount do
-//! not, they are byte-exact.
+//! terminal, a log or a status file goes through [`printable`], or [`spelt`] if it is a name; file
+//! names inside the mount do not, they are byte-exact.
 
 use std::fmt;
+use unicode_normalization::char::is_combining_mark;
 
 /// How alike two names are, of 1, so that one may be a slip for the other.
 const ALIKE: f64 = 0.6;
 /// At most this many characters of a text are quoted, its escapes written out.
 const QUOTED: usize = 100;
 
-/// Whether a character may be shown as it is.
+/// So many combining marks may follow each other as they are; more pile up over the lines around.
+const MARKS: usize = 2;
+
+/// Whether a character may be shown as it is. What Unicode calls default-ignorable may not, nor
+/// what looks like nothing at all.
 fn is_plain(c: char) -> bool {
     let hidden = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
         | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+        | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{13430}'..='\u{1343f}' | '\u{16fe4}'
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
     !c.is_control() && !hidden
 }
 
-/// What stands for a character where text is shown.
-fn shown(c: char, out: &mut String) {
-    match c {
-        '\n' => out.push_str("\\n"),
-        '\t' => out.push_str("\\t"),
-        '\r' => out.push_str("\\r"),
-        c if is_plain(c) => out.push(c),
-        c => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
+/// Text on its way to where it is shown, character by character.
+struct Shower {
+    /// How many combining marks came last. None may come first: it would change what stands before
+    /// the text.
+    marks: usize,
+}
+
+impl Shower {
+    fn new() -> Self {
+        Self { marks: MARKS }
+    }
+
+    /// What stands for the next character.
+    fn show(&mut self, c: char, out: &mut String) {
+        self.marks = match is_combining_mark(c) {
+            true => self.marks + 1,
+            false => 0,
+        };
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if is_plain(c) && self.marks <= MARKS => out.push(c),
+            c => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
+        }
     }
 }
 
-/// The text with every control, zero-width, bidirectional and tag character as a visible
-/// `\u{…}` escape (`\n`, `\t` and `\r` by their short names), cut to `max` characters with a
-/// mark that says how long it was (HR-114).
+/// The text with every control, zero-width, bidirectional and tag character, and every combining
+/// mark that is one too many, as a visible `\u{…}` escape (`\n`, `\t` and `\r` by their short
+/// names), cut to `max` characters with a mark that says how long it was (HR-114).
 pub fn printable(text: &str, max: usize) -> String {
-    cut(text, max, shown)
+    cut(text, max, Shower::show)
+}
+
+/// A name, a path or a URI as [`printable`] shows it, with `\` as `\\` and never cut, so that no
+/// two of them look alike. Not to be done twice.
+pub fn spelt(name: &str) -> String {
+    cut(name, usize::MAX, |shower, c, out| {
+        if c == '\\' {
+            out.push(c);
+        }
+        shower.show(c, out);
+    })
 }
 
 /// A text of a server's inside a reason of ours: as [`printable`] shows it, and without the `;` that
@@ -46,23 +80,42 @@ pub fn clause(text: &str, max: usize) -> String {
     printable(&text.replace(';', ","), max)
 }
 
+/// JSON with each character that may not be shown as JSON's own escape: the same JSON.
+pub fn in_ascii_where_hidden(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '\n' || is_plain(c) {
+            out.push(c);
+            continue;
+        }
+        let units = c
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|u| format!("\\u{u:04x}"))
+            .collect::<String>();
+        out.push_str(&units);
+    }
+    out
+}
+
 /// A line of a file as [`printable`] shows it, but for its tabs, which stay.
 pub fn line(text: &str, max: usize) -> String {
-    cut(text, max, |c, out| match c {
+    cut(text, max, |shower, c, out| match c {
         '\t' => out.push(c),
-        c => shown(c, out),
+        c => shower.show(c, out),
     })
 }
 
-fn cut(text: &str, max: usize, show: impl Fn(char, &mut String)) -> String {
+fn cut(text: &str, max: usize, show: impl Fn(&mut Shower, char, &mut String)) -> String {
     let mut out = String::with_capacity(text.len().min(max.saturating_mul(2)));
+    let mut shower = Shower::new();
     for (n, c) in text.chars().enumerate() {
         if n == max {
             let total = n + text.chars().skip(n).count();
             out.push_str(&format!("… ({total} characters)"));
             break;
         }
-        show(c, &mut out);
+        show(&mut shower, c, &mut out);
     }
     out
 }
@@ -85,7 +138,7 @@ pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
 
 /// A question in a sentence: whether this name was meant. Nothing, if there is none.
 pub fn did_you_mean(name: Option<&str>) -> String {
-    let name = name.map(|n| printable(n, usize::MAX));
+    let name = name.map(spelt);
     name.map_or_else(String::new, |n| format!(" (did you mean {n}?)"))
 }
 
@@ -96,12 +149,12 @@ pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut out, mut length) = (String::new(), 0);
+        let (mut out, mut length, mut shower) = (String::new(), 0, Shower::new());
         for c in self.0.chars() {
             let start = out.len();
             match c {
                 '"' | '\\' => out.extend(['\\', c]),
-                c => shown(c, &mut out),
+                c => shower.show(c, &mut out),
             }
             length += out.get(start..).unwrap_or_default().chars().count();
             if length > QUOTED {
@@ -115,9 +168,9 @@ impl fmt::Display for Quoted<'_> {
 }
 
 /// A name as one word of a shell command that a person may paste: safe to show, and quoted where
-/// a shell would read it otherwise.
+/// a shell would read it otherwise. A server's name is [`spelt`] before.
 pub fn word(name: &str) -> String {
-    let shown = printable(name, 4096);
+    let shown = printable(name, usize::MAX);
     shlex::try_quote(&shown).map_or_else(|_| "''".to_owned(), |quoted| quoted.into_owned())
 }
 
@@ -149,6 +202,63 @@ mod tests {
         }
         assert!(!Quoted(&"x".repeat(100)).to_string().contains('…'));
         assert!(Quoted(&"x".repeat(101)).to_string().ends_with("…\""));
+    }
+
+    #[test]
+    fn hr_114_what_changes_nothing_that_is_seen_and_piles_of_marks_are_shown() {
+        assert_eq!(
+            printable("a\u{fe0f}b\u{fe00}c\u{e0100}d\u{e01ef}e\u{2800}", 100),
+            "a\\u{fe0f}b\\u{fe00}c\\u{e0100}d\\u{e01ef}e\\u{2800}"
+        );
+        let two = "e\u{302}\u{301}\u{928}\u{93f}";
+        assert_eq!(printable(two, 100), two);
+        let pile = format!("e{}x\u{301}", "\u{301}".repeat(4));
+        let shown = "e\u{301}\u{301}\\u{301}\\u{301}x\u{301}";
+        assert_eq!(printable(&pile, 100), shown);
+        assert_eq!(printable(shown, 100), shown, "nothing is left to escape");
+        assert_eq!(
+            line("\u{338}x", 100),
+            "\\u{338}x",
+            "it has nothing to stand on"
+        );
+        assert_eq!(
+            Quoted("a\u{301}\u{301}\u{301}").to_string(),
+            "\"a\u{301}\u{301}\\u{301}\""
+        );
+    }
+
+    #[test]
+    fn hr_114_json_says_the_same_in_characters_that_can_be_seen() {
+        let value = serde_json::json!({"a\u{202e}": "\u{e0041}\u{7f}\u{85}é\n\u{1b}\\"});
+        let text = in_ascii_where_hidden(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(
+            text.contains(r"\u202e") && text.contains(r"\udb40\udc41\u007f\u0085é\n"),
+            "{text}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            value
+        );
+    }
+
+    #[test]
+    fn hr_114_no_two_names_are_spelt_alike() {
+        let names = [
+            "a",
+            "\u{202e}",
+            r"\u{202e}",
+            r"\\u{202e}",
+            r"\n",
+            "\n",
+            "\\",
+            r"\\",
+            "\u{301}",
+        ];
+        let spelt: std::collections::BTreeSet<String> = names.iter().map(|n| spelt(n)).collect();
+        assert_eq!(spelt.len(), names.len(), "{spelt:?}");
+        assert!(spelt.contains(r"\u{202e}") && spelt.contains(r"\\u{202e}"));
+        let long = "x".repeat(5000);
+        assert_eq!(super::spelt(&long), long);
     }
 
     #[test]

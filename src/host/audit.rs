@@ -10,7 +10,7 @@
 //! *Absent:* what the kernel answers from its own memory: it asks nobody, so nobody can tell.
 
 use super::refusal::ReadError;
-use crate::domain::text::printable;
+use crate::domain::text::{printable, spelt};
 use crate::sync::Mutex;
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
@@ -223,8 +223,8 @@ impl Audit {
             command: process.command.unwrap_or_else(unknown),
             program: process.program.unwrap_or_else(unknown),
             label: label.into(),
-            uri: printable(uri, TEXT),
-            path: printable(path, TEXT),
+            uri: spelt(uri),
+            path: spelt(path),
             outcome,
         });
         if self.notes.try_send(Note::Line(record)).is_err() {

@@ -1,15 +1,16 @@
 //! What the user does to skills from the command line, by name.
 
 use super::report::{self, Status};
-use super::{Act, File, Host, Slot, ask_known};
+use super::{Act, File, Host, Now, Slot, ask_known};
 use crate::domain::diff::Diff;
+use crate::domain::frontmatter;
 use crate::domain::manifest::{Entry, FileEntry, Reason, SetId};
-use crate::domain::name::{Label, RelPath};
+use crate::domain::name::{Label, MAX_PATH, RelPath};
 use crate::domain::skill::{From, Known, Origin, Scope, Shown, Skill, Standing};
-use crate::domain::text::{did_you_mean, nearest, printable, word};
+use crate::domain::text::{Quoted, did_you_mean, nearest, printable, spelt, word};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
-use crate::source::{ChildKind, Event, Listing, Source};
+use crate::source::{ChildKind, Event, Link, Listing, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::Path;
@@ -60,6 +61,17 @@ pub struct Detail {
     pub changes: Option<Diff>,
 }
 
+/// What a name on the command line means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The server.
+    pub slot: u16,
+    /// The skill; none if the server is meant.
+    pub uri: Option<Arc<str>>,
+    /// Its name as it is shown: `LABEL` or `LABEL/SKILL-PATH`.
+    pub shown: String,
+}
+
 /// One skill as `lock` sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
@@ -94,15 +106,18 @@ impl Detail {
 const REQUESTS: [&str; 5] = ["allowed-tools", "hooks", "scripts", "tools", "permissions"];
 
 impl Host {
-    /// Finds what a name on the command line means: `LABEL`, `LABEL/SKILL-PATH`, or a path below
-    /// the mount point. The skill is the innermost one that holds the path.
-    pub fn find(&self, name: &str) -> Result<(u16, Option<Arc<str>>), Trouble> {
+    /// Finds what a name on the command line means: `LABEL`, `LABEL/SKILL-PATH`, `LABEL/URI` of a
+    /// skill, or a path below the mount point. The skill is the innermost one that holds the path.
+    ///
+    /// A path is taken as it is or as it is shown; one below the mount point is exact. Where both
+    /// ways lead somewhere, and not to the same skill, it is neither.
+    pub fn find(&self, name: &str) -> Result<Named, Trouble> {
         let below = Path::new(name)
             .strip_prefix(&self.mountpoint)
             .ok()
             .and_then(Path::to_str);
-        let name = below.unwrap_or(name).trim_matches('/');
-        let (label, path) = name.split_once('/').unwrap_or((name, ""));
+        let given = below.unwrap_or(name).trim_start_matches('/');
+        let (label, path) = given.split_once('/').unwrap_or((given, ""));
         let label = label.parse::<Label>().ok();
         let slots = self.slots();
         let slot = slots
@@ -111,59 +126,104 @@ impl Host {
         let Some((slot, s)) = slot else {
             let labels = slots.iter().map(|(_, s)| s.server.label.as_str());
             let labels: Vec<&str> = labels.collect();
-            let wanted = name.split('/').next().unwrap_or(name);
+            let wanted = given.split('/').next().unwrap_or(given);
             let meant = did_you_mean(nearest(wanted, labels.iter().copied()));
             let text = format!(
-                "no server {name:?} here{meant}; the labels are: {}",
+                "no server {} here{meant}; the labels are: {}",
+                Quoted(wanted),
                 labels.join(", ")
             );
             return Err(Trouble::Failed(text));
         };
-        let slot = *slot;
-        if path.is_empty() {
-            return Ok((slot, None));
-        }
-        // Names are not resolved: `approved/../other` would be taken for something of `approved`.
-        if path.split('/').any(|part| matches!(part, "." | "..")) {
-            let text = format!("{name:?} holds . or ..; name the skill or the file itself");
-            return Err(Trouble::Failed(text));
-        }
+        let (slot, label) = (*slot, s.server.label.as_str());
         let now = s.now.lock();
-        let holds =
-            |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
         let dir = |skill: &Skill| match (skill.held(), skill.known()) {
             (Some(entry), _) | (None, Known::Entry(entry)) => Some(entry.dir.as_str().to_owned()),
             (None, Known::Declined(d)) => d.dir.as_ref().map(|d| d.as_str().to_owned()),
             (None, Known::Withdrawn) => None,
         };
-        let found = now
-            .skills
+        let found = |uri: &Arc<str>, dir: Option<&str>| {
+            let shown = match dir {
+                Some(dir) => format!("{label}/{dir}"),
+                None => format!("{label}/{uri}"),
+            };
+            Named {
+                slot,
+                uri: Some(Arc::clone(uri)),
+                shown: spelt(&shown),
+            }
+        };
+        // No path has an empty name in it.
+        if path.contains("://") && below.is_none() {
+            let exact = now.skills.get_key_value(path);
+            let as_shown = || now.skills.iter().find(|(uri, _)| spelt(uri) == path);
+            return match exact.or_else(as_shown) {
+                Some((uri, skill)) => Ok(found(uri, dir(skill).as_deref())),
+                None => Err(unknown(label, path, &now, String::new())),
+            };
+        }
+        let path = path.trim_matches('/');
+        if path.is_empty() {
+            return Ok(Named {
+                slot,
+                uri: None,
+                shown: label.to_owned(),
+            });
+        }
+        // Names are not resolved: `approved/../other` would be taken for something of `approved`.
+        if path.split('/').any(|part| matches!(part, "." | "..")) {
+            let text = format!(
+                "{} holds . or ..; name the skill or the file itself",
+                Quoted(given)
+            );
+            return Err(Trouble::Failed(text));
+        }
+        let holds =
+            |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
+        let skills = now.skills.iter();
+        let skills: Vec<(&Arc<str>, String)> = skills
+            .filter_map(|(uri, skill)| Some((uri, dir(skill)?)))
+            .collect();
+        let may_be_shown = below.is_none() && path.contains('\\');
+        let held = skills
             .iter()
-            .filter_map(|(uri, skill)| Some((uri, dir(skill)?)));
-        let found = found
-            .filter(|(_, dir)| holds(dir))
-            .max_by_key(|(_, dir)| dir.len());
-        match found {
-            Some((uri, _)) => Ok((slot, Some(Arc::clone(uri)))),
-            None => {
-                let label = &s.server.label;
-                let dirs: Vec<String> = now.skills.values().filter_map(dir).collect();
-                let meant = nearest(path, dirs.iter().map(String::as_str));
-                let meant = meant.map(|dir| format!("{label}/{dir}"));
+            .filter(|(_, dir)| holds(dir) || may_be_shown && holds(&spelt(dir)));
+        let levels = |dir: &str| dir.split('/').count();
+        let innermost = held.clone().map(|(_, dir)| levels(dir)).max();
+        let held: Vec<_> = held
+            .filter(|(_, dir)| Some(levels(dir)) == innermost)
+            .collect();
+        match held.as_slice() {
+            [(uri, dir)] => Ok(found(uri, Some(dir))),
+            [] => {
+                let dirs = skills.iter().map(|(_, dir)| dir.as_str());
+                let meant = nearest(path, dirs).map(|dir| format!("{label}/{dir}"));
                 let meant = did_you_mean(meant.as_deref());
+                Err(unknown(label, path, &now, meant))
+            }
+            several => {
+                let uris = several.iter();
+                let uris = uris.map(|(uri, _)| word(&spelt(&format!("{label}/{uri}"))));
+                let uris: Vec<String> = uris.collect();
                 Err(Trouble::Failed(format!(
-                    "{label} has no skill {path:?}{meant}; see: mount-skills list (a skill that is not listed: mount-skills add {label} URI)"
+                    "{} may be either of several skills; name one by its URI: {}",
+                    Quoted(given),
+                    uris.join(", ")
                 )))
             }
         }
     }
 
-    /// Finds a skill, not a whole server.
-    pub(super) fn find_skill(&self, name: &str) -> Result<(u16, Arc<str>), Trouble> {
+    /// Finds a skill, not a whole server: its server, its URI, and how it is shown.
+    pub(super) fn find_skill(&self, name: &str) -> Result<(u16, Arc<str>, String), Trouble> {
         match self.find(name)? {
-            (slot, Some(uri)) => Ok((slot, uri)),
-            (_, None) => Err(Trouble::Failed(format!(
-                "{name:?} is a server; name a skill: LABEL/SKILL"
+            Named {
+                slot,
+                uri: Some(uri),
+                shown,
+            } => Ok((slot, uri, shown)),
+            Named { shown, .. } => Err(Trouble::Failed(format!(
+                "{shown} is a server; name a skill: LABEL/SKILL"
             ))),
         }
     }
@@ -177,7 +237,7 @@ impl Host {
 
     /// What there is to know of a skill, as the server publishes it now. Fetches no file.
     pub fn describe(&self, name: &str) -> Result<Detail, Trouble> {
-        let (slot, uri) = self.find_skill(name)?;
+        let (slot, uri, _) = self.find_skill(name)?;
         let skill = self.skill(slot, &uri)?;
         self.detail(slot, &skill, &newest_or_held(&skill)?)
     }
@@ -197,12 +257,12 @@ impl Host {
             Some(View::Listed(branch)) => branch
                 .skills()
                 .filter(|s| s.entry.dir.is_below(&entry.dir))
-                .map(|s| printable(&format!("{label}/{}", s.entry.dir), TEXT))
+                .map(|s| spelt(&format!("{label}/{}", s.entry.dir)))
                 .collect(),
             _ => Vec::new(),
         };
         let file = |f: &FileEntry| FileDetail {
-            path: printable(below(entry.dir.as_str(), f.path.as_str()), TEXT),
+            path: spelt(below(entry.dir.as_str(), f.path.as_str())),
             size: f.size,
             digest: f.digest.to_string(),
         };
@@ -212,28 +272,31 @@ impl Host {
             let text = value
                 .as_str()
                 .map_or_else(|| value.to_string(), str::to_owned);
-            Some(((*field).to_owned(), printable(&text, TEXT)))
+            Some((
+                (*field).to_owned(),
+                printable(&text, frontmatter::MAX_BYTES),
+            ))
         });
         let held = skill.reference().filter(|held| *held != entry);
         Ok(Detail {
             label: label.into(),
             server: printable(&s.server.shown, TEXT),
-            skill: printable(&format!("{label}/{}", entry.dir), TEXT),
-            uri: printable(&entry.uri, TEXT),
+            skill: spelt(&format!("{label}/{}", entry.dir)),
+            uri: spelt(&entry.uri),
             state: skill.state(self.policy).into(),
             description: printable(&entry.description(), 1024),
             set: entry.set().map(|s| s.to_string()).unwrap_or_default(),
             files: entry.files().iter().map(file).collect(),
             requests: requests.collect(),
             nested,
-            changes: held.map(|held| Diff::between(held, entry).map(|t| printable(t, TEXT))),
+            changes: held.map(|held| Diff::between(held, entry).map(spelt)),
         })
     }
 
-    /// Approves a skill's set (HR-107, HR-110).
-    pub async fn approve(&self, name: &str, set: &str, scope: Scope) -> Result<(), Trouble> {
+    /// Approves a skill's set (HR-107, HR-110). Says what was approved.
+    pub async fn approve(&self, name: &str, set: &str, scope: Scope) -> Result<String, Trouble> {
         let set: SetId = set.parse().map_err(|e| Trouble::Failed(format!("{e}")))?;
-        let (slot, uri) = self.find_skill(name)?;
+        let (slot, uri, name) = self.find_skill(name)?;
         if self.slot(slot).is_some_and(|s| s.server.locked.is_some()) {
             let text = "this mount is locked; approve in one that is not, and write the lock anew";
             return Err(Trouble::Failed(text.into()));
@@ -246,19 +309,21 @@ impl Host {
             .map_err(|moved| {
                 Trouble::Moved(format!(
                     "{name}: {moved}; look at it again with: mount-skills approve {}",
-                    word(name)
+                    word(&name)
                 ))
             })?;
         self.stored(
             slot,
             "the approval holds for this mount, but cannot be stored",
-        )
+        )?;
+        Ok(format!("approved {name} ({set})"))
     }
 
-    /// Takes a skill away from readers, open files included (HR-112).
-    /// What is still readable, through a skill that it is nested in, comes back as a note.
+    /// Takes a skill away from readers, open files included (HR-112). Says what was revoked, and what
+    /// is still readable through a skill that it is nested in.
     pub async fn revoke(&self, name: &str) -> Result<String, Trouble> {
-        let (slot, uri) = self.find_skill(name)?;
+        let (slot, uri, name) = self.find_skill(name)?;
+        let done = format!("revoked {name}");
         let _ = self.act(slot, &uri, Act::Revoke).await;
         self.stored(
             slot,
@@ -266,7 +331,7 @@ impl Host {
         )?;
         let skill = self.skill(slot, &uri)?;
         let Some(dir) = skill.held().or(skill.newest()).map(|e| e.dir.clone()) else {
-            return Ok(String::new());
+            return Ok(done);
         };
         let tree = self.tree();
         let outer = match tree.view(slot) {
@@ -278,9 +343,9 @@ impl Host {
         };
         let s = self.slot(slot);
         let label = s.as_ref().map_or("", |s| s.server.label.as_str());
-        Ok(outer.map_or_else(String::new, |outer| {
-            let outer = printable(&format!("{label}/{outer}"), TEXT);
-            format!("; its files are still part of {outer}, which may be read: revoke that as well to take them away")
+        Ok(outer.map_or_else(|| done.clone(), |outer| {
+            let outer = spelt(&format!("{label}/{outer}"));
+            format!("{done}; its files are still part of {outer}, which may be read: revoke that as well to take them away")
         }))
     }
 
@@ -299,12 +364,13 @@ impl Host {
 
     /// Ends the windows of a skill, or of all skills of a server.
     pub async fn release(&self, name: &str) -> Result<String, Trouble> {
-        let (slot, uri) = self.find(name)?;
+        let Named { slot, uri, shown } = self.find(name)?;
         let uris = self.held(slot, uri);
         for uri in &uris {
             let _ = self.act(slot, uri, Act::Release).await;
         }
-        Ok(format!("released {}", report::count(uris.len(), "skill")))
+        let skills = report::count(uris.len(), "skill");
+        Ok(format!("{shown}: released {skills}"))
     }
 
     /// A server that a command asks.
@@ -331,10 +397,10 @@ impl Host {
 
     /// Asks the server anew and moves on to what it publishes now: one skill, or all of a server.
     pub async fn refresh(&self, name: &str) -> Result<String, Trouble> {
-        let (slot, uri) = self.find(name)?;
+        let Named { slot, uri, shown } = self.find(name)?;
         let (s, source) = self.server(slot)?;
         let failed = |e: crate::source::SourceError| {
-            Trouble::Failed(format!("{name}: {}", printable(&e.to_string(), TEXT)))
+            Trouble::Failed(format!("{shown}: {}", printable(&e.to_string(), TEXT)))
         };
         if let Some(uri) = uri {
             let skill = self.skill(slot, &uri)?;
@@ -351,7 +417,7 @@ impl Host {
                 (Known::Withdrawn, _) => "the server no longer serves it".into(),
             };
             let _ = self.act(slot, &uri, Act::Refresh(known)).await;
-            return Ok(text);
+            return Ok(format!("{shown}: {text}"));
         }
         let listing = source
             .list(Instant::now() + LIST_PATIENCE)
@@ -377,14 +443,15 @@ impl Host {
         for uri in self.held(slot, None) {
             let _ = self.act(slot, &uri, Act::Release).await;
         }
-        Ok(text)
+        Ok(format!("{shown}: {text}"))
     }
 
     /// Adds a skill that its server does not list, by its URI (HR-47).
     pub async fn add(&self, label: &str, uri: &str) -> Result<String, Trouble> {
-        let (slot, _) = self.find(label)?;
+        let Named { slot, .. } = self.find(label)?;
         let (s, source) = self.server(slot)?;
-        let shown = printable(uri, TEXT);
+        let label = s.server.label.as_str();
+        let shown = spelt(uri);
         match ask_known(&*source, uri, Instant::now() + self.timeout).await {
             Ok(Known::Entry(entry)) if s.server.refuses(&entry) => Err(Trouble::Failed(format!(
                 "{label}: {shown} is declined: {}; to allow it, mount with --allow-dynamic {label}",
@@ -395,7 +462,7 @@ impl Host {
                 let _ = self
                     .act(slot, &uri.into(), Act::Name(Known::Entry(entry)))
                     .await;
-                Ok(printable(&path.display().to_string(), 4096))
+                Ok(spelt(&path.display().to_string()))
             }
             Ok(Known::Declined(d)) => {
                 let reason = printable(&d.reason.to_string(), TEXT);
@@ -419,14 +486,12 @@ impl Host {
     /// look that changes nothing. Each child's path, and whether an entry has it.
     pub async fn live(&self, name: &str) -> Result<Vec<(String, bool)>, Trouble> {
         let (slot, uri) = match self.find(name) {
-            Ok(found) => found,
+            Ok(found) => (found.slot, found.uri),
             // A prefix is no skill, but it may be a directory.
-            Err(e) => (
-                self.find(name.split('/').next().unwrap_or(name))
-                    .map_err(|_| e)?
-                    .0,
-                None,
-            ),
+            Err(e) => {
+                let label = name.split('/').next().unwrap_or(name);
+                (self.find(label).map_err(|_| e)?.slot, None)
+            }
         };
         let (s, source) = self.server(slot)?;
         let label = s.server.label.as_str();
@@ -465,8 +530,10 @@ impl Host {
         let children = source
             .read_directory(&asked, Instant::now() + self.timeout)
             .await;
-        let children = children
-            .map_err(|e| Trouble::Failed(format!("{name}: {}", printable(&e.to_string(), TEXT))))?;
+        let children = children.map_err(|e| {
+            let (name, e) = (printable(name, MAX_PATH), printable(&e.to_string(), TEXT));
+            Trouble::Failed(format!("{name}: {e}"))
+        })?;
         let tree = self.tree();
         let known: Vec<Arc<Entry>> = match tree.view(slot) {
             Some(View::Listed(branch)) => branch.skills().map(|s| Arc::clone(&s.entry)).collect(),
@@ -482,7 +549,7 @@ impl Host {
                 ChildKind::File => "",
             };
             (
-                printable(&format!("{label}/{}{slash}", child.path), TEXT),
+                spelt(&format!("{label}/{}{slash}", child.path)),
                 has(&child.path),
             )
         });
@@ -492,7 +559,7 @@ impl Host {
     /// Whether running what the skill at this path says was approved for its set in force
     /// (HR-98); a reason, if not.
     pub fn gate(&self, name: &str) -> Result<(), Trouble> {
-        let (slot, uri) = self.find_skill(name)?;
+        let (slot, uri, name) = self.find_skill(name)?;
         let skill = self.skill(slot, &uri)?;
         if skill.may_execute(self.policy) {
             return Ok(());
@@ -503,7 +570,7 @@ impl Host {
         Err(Trouble::Failed(format!(
             "execution is not approved for {name} (state: {}); the user may run: mount-skills approve --exec {}",
             skill.state(self.policy),
-            word(name)
+            word(&name)
         )))
     }
 
@@ -514,25 +581,29 @@ impl Host {
         name: &str,
         file: Option<&str>,
     ) -> Result<(Detail, Verified), Trouble> {
-        let detail = self.describe(name)?;
-        let (slot, uri) = self.find_skill(name)?;
-        let entry = newest_or_held(&self.skill(slot, &uri)?)?;
+        let (slot, uri, name) = self.find_skill(name)?;
+        let skill = self.skill(slot, &uri)?;
+        let entry = newest_or_held(&skill)?;
+        let detail = self.detail(slot, &skill, &entry)?;
         if entry.set().is_none() {
             return Err(Trouble::Failed(format!("{name}: {}", Detail::NO_SET)));
         }
         let wanted = file.unwrap_or("SKILL.md");
-        let row = entry
-            .files()
-            .iter()
-            .find(|f| below(entry.dir.as_str(), f.path.as_str()) == wanted);
-        let Some(row) = row else {
-            return Err(Trouble::Failed(format!("{name} lists no file {wanted:?}")));
+        let files = entry.files().iter();
+        let files = files.map(|f| (below(entry.dir.as_str(), f.path.as_str()), f));
+        let files: Vec<(&str, &FileEntry)> = files.collect();
+        let exact = files.iter().find(|(path, _)| *path == wanted);
+        let found = exact.or_else(|| files.iter().find(|(path, _)| spelt(path) == wanted));
+        let Some((_, row)) = found else {
+            let meant = did_you_mean(nearest(wanted, files.iter().map(|(path, _)| *path)));
+            let text = format!("{name} lists no file {}{meant}", Quoted(wanted));
+            return Err(Trouble::Failed(text));
         };
-        let bytes = self.peek(name, slot, &entry, row).await?;
+        let bytes = self.peek(&name, slot, &entry, row).await?;
         Ok((detail, bytes))
     }
 
-    /// The content of one file of an entry, checked, without loading the skill.
+    /// The content of one file of an entry, checked, without loading the skill. The name is shown.
     pub(super) async fn peek(
         self: &Arc<Self>,
         name: &str,
@@ -572,7 +643,7 @@ impl Host {
                 "{name} changed meanwhile; look again"
             )));
         }
-        let wanted = printable(below(entry.dir.as_str(), row.path.as_str()), TEXT);
+        let wanted = spelt(below(entry.dir.as_str(), row.path.as_str()));
         Err(Trouble::Failed(format!(
             "{name}: {wanted} cannot be shown; the reason is in: mount-skills status"
         )))
@@ -625,6 +696,40 @@ pub(super) fn newest_or_held(skill: &Skill) -> Result<Arc<Entry>, Trouble> {
         ),
         Known::Entry(_) | Known::Withdrawn => "the server no longer serves the skill".into(),
     }))
+}
+
+/// That a server has no such skill; or, where it is not known what it has, that and why.
+fn unknown(label: &str, path: &str, now: &Now, meant: String) -> Trouble {
+    let again = format!("ask for another: mount-skills refresh {label}");
+    let why = match (&now.link, &now.listing) {
+        (Link::Starting, _) => "is still starting; ask again in a moment".to_owned(),
+        (Link::Down { reason }, _) => {
+            format!("is down: {reason}; see: mount-skills status {label}")
+        }
+        (Link::NeedsCredentials { reason }, _) => format!("needs credentials: {reason}"),
+        (Link::Ready(peer), _) if !peer.skills => "does not declare the Skills extension".into(),
+        (Link::Ready(_), Some(listing)) if listing.at.is_some() => match &listing.truncated {
+            Some(why) => {
+                let why = printable(why, TEXT);
+                format!("gave a listing that is not whole: {why}; {again}")
+            }
+            None => {
+                let path = Quoted(path);
+                return Trouble::Failed(format!(
+                    "{label} has no skill {path}{meant}; see: mount-skills list (a skill that is not listed: mount-skills add {label} URI)"
+                ));
+            }
+        },
+        (Link::Ready(_), _) => match &now.list_error {
+            Some(e) => format!("gave no listing: {e}; {again}"),
+            None => "has not given its listing yet; ask again in a moment".into(),
+        },
+    };
+    let name = format!("{label}/{path}");
+    Trouble::Failed(format!(
+        "{} is not known{meant}: {label} {why}",
+        Quoted(&name)
+    ))
 }
 
 /// A file's path below its skill.

@@ -37,7 +37,7 @@ use crate::domain::skill::{
     Claim, Decision, From, Hold, Known, Moved, Origin, Policy, Scope, Shown, Skill, Standing,
     Verdict, decide,
 };
-use crate::domain::text::printable;
+use crate::domain::text::{printable, spelt};
 use crate::domain::tree::{
     self, Absent, Beyond, Branch, Change, Seen, Source as NodeSource, Tree, View,
 };
@@ -819,17 +819,11 @@ impl Host {
         let Some(path) = self.tree().path(dir) else {
             return;
         };
-        let skill = path.split('/').take(2).collect::<Vec<_>>().join("/");
-        let skill = self
-            .find(&path)
-            .ok()
-            .and_then(|(slot, uri)| {
-                let s = self.slot(slot)?;
-                let label = &s.server.label;
-                let now = s.now.lock();
-                Some(format!("{label}/{}", now.skills.get(&uri?)?.held()?.dir))
-            })
-            .unwrap_or(skill);
+        let exact = self.mountpoint.join(&path).display().to_string();
+        let skill = match self.find(&exact) {
+            Ok(found) if found.uri.is_some() => found.shown,
+            _ => spelt(&path.split('/').take(2).collect::<Vec<_>>().join("/")),
+        };
         self.refuse(
             Tree::slot_of(dir),
             Refusal::pending(&format!("{path}/{name}"), &skill),
@@ -1313,7 +1307,7 @@ impl Host {
                 self.settle(slot, true);
             }
             Event::ListFailed(e) => {
-                let text = crate::domain::text::printable(&e.to_string(), 300);
+                let text = printable(&e.to_string(), 300);
                 tracing::warn!("{}: the listing failed: {text}", s.server.label);
                 s.now.lock().list_error = Some(text);
                 self.settle(slot, true);
@@ -1745,7 +1739,7 @@ impl Now {
             tracing::warn!(
                 "{}: it shows more than {MAX_BEYOND} names in its directories that no entry has; \
                  the rest is not shown",
-                printable(dir.as_str(), 200)
+                spelt(dir.as_str())
             );
         }
         for child in children.into_iter().take(room) {

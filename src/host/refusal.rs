@@ -2,7 +2,7 @@
 //! here with what was expected, what was found and what to do.
 
 use crate::domain::skill::Claim;
-use crate::domain::text::{printable, word};
+use crate::domain::text::{printable, spelt, word};
 use crate::domain::verify::Mismatch;
 use crate::source::SourceError;
 use serde::{Deserialize, Serialize};
@@ -95,8 +95,8 @@ impl Refusal {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs());
         Self {
-            path: printable(path, TEXT),
-            uri: printable(uri, TEXT),
+            path: spelt(path),
+            uri: spelt(uri),
             error,
             errno: error.errno_name().into(),
             reason: printable(reason, TEXT),
@@ -159,11 +159,12 @@ impl Refusal {
         Self::new(path, uri, ReadError::Denied, "revoked by the user", &next)
     }
 
-    /// A name that the server has by now and the held entry has not (HR-68).
-    pub(super) fn pending(path: &str, dir: &str) -> Self {
+    /// A name that the server has by now and the held entry of a skill, as it is shown, has not
+    /// (HR-68).
+    pub(super) fn pending(path: &str, skill: &str) -> Self {
         let next = format!(
             "run: mount-skills refresh {}, then read SKILL.md again",
-            word(dir)
+            word(skill)
         );
         let reason = "the skill changed on its server after it was loaded, and this name is new";
         Self::new(path, "", ReadError::Stale, reason, &next)
@@ -264,7 +265,7 @@ fn skill_of(path: &str, uri: &str) -> String {
     } else {
         None
     };
-    word(cut.unwrap_or(path))
+    word(&spelt(cut.unwrap_or(path)))
 }
 
 /// The latest refusals of each server, one a file and error.

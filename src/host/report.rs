@@ -9,7 +9,7 @@ use super::{Host, ListingNow, Message, Now, Slot};
 use crate::domain::diff::Diff;
 use crate::domain::digest::Digest;
 use crate::domain::skill::{Approval, Consent, Hold, Policy, Skill, Standing};
-use crate::domain::text::{printable, word};
+use crate::domain::text::{printable, spelt, word};
 use crate::domain::tree::{Branch, View};
 use crate::domain::verify::{Expected, Untrusted, Verified, verify};
 use crate::source::{Figures, Link, Peer};
@@ -258,8 +258,8 @@ fn server_status(
     }
     let twins = branch.into_iter().flat_map(Branch::twins);
     warnings.extend(twins.map(|(a, b)| {
-        let (a, b) = (printable(a, TEXT), printable(b, TEXT));
-        format!("{a:?} and {b:?} differ only by letter case or Unicode form")
+        let (a, b) = (spelt(a), spelt(b));
+        format!("\"{a}\" and \"{b}\" differ only by letter case or Unicode form")
     }));
     ServerStatus {
         label: label.into(),
@@ -285,11 +285,8 @@ fn server_status(
             .into_iter()
             .flat_map(Branch::declined)
             .map(|d| DeclinedStatus {
-                path: d
-                    .dir
-                    .as_ref()
-                    .map(|dir| printable(&format!("{label}/{dir}"), TEXT)),
-                uri: d.uri.as_ref().map(|uri| printable(uri, TEXT)),
+                path: d.dir.as_ref().map(|dir| spelt(&format!("{label}/{dir}"))),
+                uri: d.uri.as_ref().map(|uri| spelt(uri)),
                 reason: printable(&d.reason.to_string(), TEXT),
             })
             .collect(),
@@ -353,20 +350,20 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
                 Some(text) => printable(text, TEXT),
                 None => printable(&v.to_string(), TEXT),
             });
-            let path = printable(&format!("{label}/{}", e.dir), TEXT);
+            let path = spelt(&format!("{label}/{}", e.dir));
             let newest = skill.newest().filter(|newest| *newest != e);
             Some(SkillStatus {
-                next: next_step(skill, policy, &format!("{label}/{}", e.dir)),
+                next: next_step(skill, policy, &path),
                 path,
-                uri: printable(&e.uri, TEXT),
+                uri: spelt(&e.uri),
                 name: printable(e.name(), 255),
                 description: printable(description, DESCRIPTION),
                 state: skill.state(policy).into(),
-                changes: newest.map(|newest| Diff::between(e, newest).map(|p| printable(p, TEXT))),
+                changes: newest.map(|newest| Diff::between(e, newest).map(spelt)),
                 files: e.files().len(),
                 bytes: e.files().iter().map(|f| f.size).sum(),
                 set: e.set().map(|s| s.to_string()).unwrap_or_default(),
-                nested_in: outer.map(|o| printable(&format!("{label}/{}", o.entry.dir), TEXT)),
+                nested_in: outer.map(|o| spelt(&format!("{label}/{}", o.entry.dir))),
                 activation: (outer.is_some() && shown.consent == Consent::Missing)
                     .then(|| "needs-consent".into()),
                 approved: approved(skill, policy).map(Into::into),
@@ -387,7 +384,7 @@ fn approved(skill: &Skill, policy: Policy) -> Option<&'static str> {
     }
 }
 
-/// What to do about a skill that cannot be read, or not all of it.
+/// What to do about a skill that cannot be read, or not all of it. The path is as it is shown.
 fn next_step(skill: &Skill, policy: Policy, path: &str) -> Option<String> {
     let shown = skill.shown(policy)?;
     let path = word(path);

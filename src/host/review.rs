@@ -10,7 +10,7 @@
 use super::command::{Detail, Trouble, below, newest_or_held};
 use super::{Host, Shelf};
 use crate::domain::manifest::{Entry, FileEntry};
-use crate::domain::text::printable;
+use crate::domain::text::spelt;
 use crate::domain::verify::Expected;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,7 +23,6 @@ const MAX_FILE: u64 = 1 << 20;
 const MAX_ALL: u64 = 8 << 20;
 /// No further file is asked for after this time: the command line waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(45);
-const TEXT: usize = 500;
 
 /// A skill, with all that differs from what is in force.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -84,7 +83,7 @@ impl Content {
 impl Host {
     /// A skill as it is published now, and the content of what changed on either side.
     pub async fn review(self: &Arc<Self>, name: &str) -> Result<Review, Trouble> {
-        let (slot, uri) = self.find_skill(name)?;
+        let (slot, uri, name) = self.find_skill(name)?;
         let skill = self.skill(slot, &uri)?;
         let entry = newest_or_held(&skill)?;
         let detail = self.detail(slot, &skill, &entry)?;
@@ -116,7 +115,7 @@ impl Host {
                         _ if Instant::now() > until => {
                             Content::Failed("the files before it took too long".into())
                         }
-                        _ => match self.peek(name, slot, &entry, after).await {
+                        _ => match self.peek(&name, slot, &entry, after).await {
                             Ok(bytes) => Content::of(bytes.bytes()),
                             Err(Trouble::Failed(why)) => {
                                 Content::Failed(failed.insert(why).clone())
@@ -127,14 +126,14 @@ impl Host {
                 }
             }
             files.push(Changed {
-                path: printable(path, TEXT),
+                path: spelt(path),
                 before: before.map(|row| side(row, was)),
                 after: Some(side(after, is)),
             });
         }
         let gone = old.iter().filter(|(path, _)| !new.contains_key(*path));
         files.extend(gone.map(|(path, row)| Changed {
-            path: printable(path, TEXT),
+            path: spelt(path),
             before: Some(side(row, Content::NotAsked)),
             after: None,
         }));
@@ -144,6 +143,10 @@ impl Host {
 
     /// The content of a file that is in force, if it is still here.
     async fn kept(self: &Arc<Self>, slot: u16, held: &Entry, row: &FileEntry) -> Content {
+        // Nobody has to read an empty file to know what is in it.
+        if row.size == 0 {
+            return Content::of(b"");
+        }
         // The bytes of the digest are what is wanted, whatever else they were compared with.
         let expected = |frontmatter| Expected {
             uri: Arc::clone(&row.uri),

@@ -8,9 +8,11 @@ use super::{Ask, Failure, pretty, say, unexpected};
 use crate::control::{Reply, Verb};
 use crate::domain::manifest::SetId;
 use crate::domain::skill::{Scope, Verdict};
+use crate::domain::text::spelt;
 use crate::host::command::Lock;
 use crate::store::state::Verdicts;
 use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,18 +68,25 @@ pub(super) fn lock(ask: &Ask, check: Option<&Path>, json: bool) -> Result<(), Fa
     let Reply::Lock(rows) = ask.reply(&Verb::Lock)? else {
         return Err(unexpected());
     };
-    let line = |row: &Lock| format!("{} {} {}\n", row.label, row.set, row.uri);
+    let line = |row: &Lock| format!("{} {} {}", row.label, row.set, row.uri);
+    let joined =
+        |lines: &mut dyn Iterator<Item = String>| lines.map(|l| l + "\n").collect::<String>();
     let Some(path) = check else {
         if json {
             return say(pretty(&rows)?);
         }
-        let rows = rows.iter().filter(|r| r.readable).map(line);
+        let rows = rows.iter().filter(|r| r.readable);
+        // A file holds a URI as it is.
+        let rows = rows.map(|row| match io::stdout().is_terminal() {
+            true => spelt(&line(row)),
+            false => line(row),
+        });
         let head = "# mount-skills lock: label, set and URI of every skill in force\n";
-        return say(format!("{head}{}", rows.collect::<String>()));
+        return say(format!("{head}{}", joined(&mut rows.into_iter())));
     };
     // What may not be read is compared as well: that it is new or changed is why it may not.
     let known = load(path)?;
-    let text: String = rows.iter().map(line).collect();
+    let text = joined(&mut rows.iter().map(line));
     let now = parse(&text).map_err(Failure::Failed)?;
     let differences = compare(&known, &now);
     if json {
@@ -99,15 +108,16 @@ fn compare(locked: &Locked, now: &Locked) -> Vec<String> {
     let mut out = Vec::new();
     for ((label, uri), set) in locked {
         match now.get(&(label.clone(), uri.clone())) {
-            None => out.push(format!("removed  {label} {uri}")),
+            None => out.push(format!("removed  {label} {}", spelt(uri))),
             Some(found) if found != set => {
+                let uri = spelt(uri);
                 out.push(format!("changed  {label} {uri}: locked {set}, now {found}"))
             }
             Some(_) => {}
         }
     }
     let added = now.keys().filter(|key| !locked.contains_key(*key));
-    out.extend(added.map(|(label, uri)| format!("added    {label} {uri}")));
+    out.extend(added.map(|(label, uri)| format!("added    {label} {}", spelt(uri))));
     out
 }
 

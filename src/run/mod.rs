@@ -25,9 +25,12 @@ use crate::cli::{CacheCommand, Cli, Command, Format, Look, ServerArgs, help, pri
 use crate::config::BadConfig;
 use crate::control::{self, ControlError, Reply, Verb};
 use crate::domain::finding::Severity;
+use crate::domain::manifest::SetId;
 use crate::domain::name::Label;
 use crate::domain::skill::Scope;
-use crate::domain::text::{did_you_mean, nearest, printable};
+use crate::domain::text::{
+    Quoted, did_you_mean, in_ascii_where_hidden, nearest, printable, spelt, word,
+};
 use crate::fuse::mount::{self as fuse_mount, MountError};
 use crate::host::command::{Detail, Trouble};
 use crate::host::report::{Status, count};
@@ -38,7 +41,7 @@ use crate::store::state;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use etcetera::BaseStrategy;
-use page::Shown;
+use rustix::termios::{QueueSelector, tcflush};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -193,10 +196,14 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             max_chars,
             live: None,
         } => {
-            let status = listed(ask, label)?;
             let format = if json { Format::Json } else { format };
+            if max_chars.is_some() && matches!(format, Format::Text | Format::Json) {
+                let text = "--max-chars goes with --format markdown, xml or hint";
+                return Err(Failure::Usage(text.into()));
+            }
+            let status = listed(ask, label)?;
             say(match format {
-                Format::Text => print::list(&status),
+                Format::Text => page::flow(&print::list(&status)),
                 Format::Json => pretty(&print::list_json(&status))?,
                 Format::Markdown => print::list_prompt(&status, false, max_chars),
                 Format::Xml => print::list_prompt(&status, true, max_chars),
@@ -224,7 +231,10 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             }
             let lines = match look.stat {
                 true => review::diff_names(&ask.describe(&skill)?),
-                false => review::diff(&ask.review(&skill)?),
+                false => {
+                    let review = ask.review(&skill)?;
+                    progress::while_waiting("comparing", || review::diff(&review))
+                }
             };
             page::show(&lines, look).map(drop)
         }
@@ -240,6 +250,10 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
                 false => Scope::Read,
             };
             let set = match set {
+                Some(set) if set.parse::<SetId>().is_err() => {
+                    let text = "give the set as it is shown: --set sha256: and 64 of 0-9 and a-f";
+                    return Err(Failure::Usage(text.into()));
+                }
                 Some(set) => set,
                 None => consent(&ask, &skill, look, scope, json)?,
             };
@@ -299,7 +313,7 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             lines,
             raw,
         } => {
-            let (ask, label) = ask.about(label);
+            let (ask, label) = ask.below(label);
             let shape = match (raw, json) {
                 (true, _) => Shape::Raw,
                 (false, true) => Shape::Json,
@@ -353,16 +367,17 @@ fn is_word(mountpoint: &Path) -> bool {
 }
 
 fn no_servers(mountpoint: Option<&Path>) -> Failure {
-    let word = mountpoint.filter(|m| is_word(m)).map(Path::display);
+    let name = mountpoint.filter(|m| is_word(m)).map(Path::display);
     let give = "give at least one server: mount-skills --server LABEL=TARGET [MOUNTPOINT]";
-    Failure::Usage(match word {
+    Failure::Usage(match name {
         None => format!("{give}, or --config FILE"),
-        Some(word) => {
-            let text = word.to_string();
+        Some(name) => {
+            let text = name.to_string();
             let meant = did_you_mean(help::meant(&text));
+            let (name, path) = (Quoted(&text), word(&format!("./{text}")));
             format!(
-                "there is no command {text:?}{meant}; see: mount-skills --help. To mount, {give}, \
-                 or --config FILE; for a mount point of that name write ./{word}"
+                "there is no command {name}{meant}; see: mount-skills --help. To mount, {give}, \
+                 or --config FILE; for a mount point of that name write {path}"
             )
         }
     })
@@ -375,8 +390,15 @@ fn say(text: String) -> Result<(), Failure> {
     if text.is_empty() {
         return Ok(());
     }
-    match writeln!(anstream::stdout().lock(), "{text}") {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+    said(writeln!(anstream::stdout().lock(), "{text}"))
+}
+
+/// Whether a text reached stdout.
+fn said(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("stdout cannot be written to: {e}")))
+        }
         _ => Ok(()),
     }
 }
@@ -391,7 +413,8 @@ fn done(text: String, json: bool) -> Result<(), Failure> {
 }
 
 fn pretty(value: &impl serde::Serialize) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value).map_err(io::Error::from)?)
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
+    Ok(in_ascii_where_hidden(&text))
 }
 
 /// The directories that the XDG rules give this user.
@@ -425,18 +448,38 @@ impl Ask {
         control::ask(&Dirs::find().control(), self.mountpoint.as_deref(), verb)
     }
 
-    fn reply(&self, verb: &Verb) -> Result<Reply, Failure> {
-        match progress::while_waiting("waiting for the mount", || self.send(verb))? {
+    /// The daemon's answer. Draws nothing meanwhile.
+    fn answer(&self, verb: &Verb) -> Result<Reply, Failure> {
+        match self.send(verb)? {
             Reply::Trouble(trouble) => Err(trouble.into()),
             reply => Ok(reply),
         }
     }
 
-    /// The question about a name: a path that is there and lies in a mount says which mount it
-    /// is about, whatever links and dots it is written with, and becomes LABEL/PATH.
+    /// The same, and a terminal shows that it is waited for.
+    fn reply(&self, verb: &Verb) -> Result<Reply, Failure> {
+        progress::while_waiting("waiting for the mount", || self.answer(verb))
+    }
+
+    /// The question about a name: a path that is there and lies in a mount says which mount it is
+    /// about, whatever links and dots it is written with, and becomes what it really is.
     fn about(self, name: String) -> (Self, String) {
-        let Ok(real) = std::fs::canonicalize(&name) else {
-            return (self, name);
+        let (ask, place) = self.place(&name);
+        let path = place.map(|(root, below)| root.join(below).display().to_string());
+        (ask, path.unwrap_or(name))
+    }
+
+    /// The same for what is no question to the daemon: such a path becomes LABEL/PATH.
+    fn below(self, name: String) -> (Self, String) {
+        let (ask, place) = self.place(&name);
+        let below = place.map(|(_, below)| below.display().to_string());
+        (ask, below.unwrap_or(name))
+    }
+
+    /// The mount that a path lies in, and what it is there.
+    fn place(self, name: &str) -> (Self, Option<(PathBuf, PathBuf)>) {
+        let Ok(real) = std::fs::canonicalize(name) else {
+            return (self, None);
         };
         let at = Self {
             mountpoint: self.mountpoint.clone().or_else(|| Some(real.clone())),
@@ -444,10 +487,10 @@ impl Ask {
         if let Ok(Reply::Status(status)) = at.send(&Verb::Status { label: None })
             && let Ok(below) = real.strip_prefix(&status.mountpoint)
         {
-            let below = below.display().to_string();
-            return (at, below);
+            let below = below.to_owned();
+            return (at, Some((status.mountpoint.into(), below)));
         }
-        (self, name)
+        (self, None)
     }
 
     /// For verbs whose answer is at most a line.
@@ -493,12 +536,13 @@ fn listed(ask: Ask, label: Option<String>) -> Result<Status, Failure> {
     let Some(label) = label else {
         return ask.status(None);
     };
-    let (ask, label) = ask.about(label);
+    let (ask, label) = ask.below(label);
     if label.is_empty() {
         return ask.status(None);
     }
     if label.contains('/') {
-        let text = format!("list takes a LABEL; for one skill: mount-skills status {label}");
+        let skill = word(&label);
+        let text = format!("list takes a LABEL; for one skill: mount-skills status {skill}");
         return Err(Failure::Usage(text));
     }
     let status = ask.status(Some(label.clone()))?;
@@ -512,7 +556,7 @@ fn no_server(status: &Status, label: &str) -> Failure {
     let labels = status.servers.iter().map(|s| s.label.as_str());
     let meant = did_you_mean(nearest(label, labels));
     let place = &status.mountpoint;
-    Failure::Failed(format!("{place} has no server {label:?}{meant}"))
+    Failure::Failed(format!("{place} has no server {}{meant}", Quoted(label)))
 }
 
 /// A path without the links in that part of it which is there.
@@ -532,7 +576,7 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         return say(if json {
             pretty(&status)?
         } else {
-            print::status(&status)
+            page::flow(&print::status(&status))
         });
     };
     // A path that is there says which mount it is about, unless that was said.
@@ -552,24 +596,22 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
     let below = full
         .as_ref()
         .and_then(|f| f.strip_prefix(&status.mountpoint).ok());
-    let path = below
-        .and_then(Path::to_str)
-        .unwrap_or(what)
-        .trim_matches('/')
-        .to_owned();
+    let below = below.and_then(Path::to_str);
+    let path = below.unwrap_or(what).trim_matches('/');
     if path.is_empty() {
         return say(if json {
             pretty(&status)?
         } else {
-            print::status(&status)
+            page::flow(&print::status(&status))
         });
     }
-    let label = path.split('/').next().unwrap_or(&path).to_owned();
+    let label = path.split('/').next().unwrap_or(path);
     let mut one = status.clone();
     one.servers.retain(|s| s.label == label);
-    one.unused.retain(|u| u.label == label);
+    one.unused
+        .retain(|u| u.label == label || u.label == spelt(label));
     if one.servers.is_empty() && one.unused.is_empty() {
-        return Err(no_server(&status, &label));
+        return Err(no_server(&status, label));
     }
     if json {
         return say(pretty(&one)?);
@@ -582,9 +624,14 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         ));
     }
     if path == label {
-        return say(print::status(&one));
+        return say(page::flow(&print::status(&one)));
     }
-    say(print::status_of(&one, &path).unwrap_or_default())
+    // A path that is there is exact; another may be written as it is shown, or be a skill's URI.
+    let mut ways = vec![spelt(path)];
+    if below.is_none() && path != spelt(path) {
+        ways.push(path.to_owned());
+    }
+    say(page::flow(&print::status_of(&one, &ways)))
 }
 
 /// Says what is logged, or changes it and says what was logged before.
@@ -623,6 +670,7 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
         "from server {} ({}), not loaded, untrusted",
         detail.label, detail.server
     );
+    let file = printable(file, usize::MAX);
     let _ = writeln!(io::stderr(), "--- {}/{file}: {frame} ---", detail.skill);
     let mut out = io::stdout().lock();
     let written = if io::stdout().is_terminal() {
@@ -633,10 +681,7 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
         out.write_all(&bytes)
     };
     let _ = writeln!(io::stderr(), "--- end of {}/{file} ---", detail.skill);
-    match written {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
+    said(written)
 }
 
 /// Shows what would be approved and asks; the set, if the answer is yes.
@@ -655,17 +700,14 @@ fn consent(
         }
         false => {
             let review = ask.review(skill)?;
-            let lines = review::approval(&review);
+            let lines = progress::while_waiting("comparing", || review::approval(&review));
             (review.detail, lines)
         }
     };
     // What is asked about is for a person, and stdout for the answer.
-    if json {
-        let _ = write!(io::stderr(), "{}", review::paint(&lines, false));
-    } else if page::show(&lines, look)? == Shown::Paged {
-        // What was paged is gone from the screen.
-        let reminder = review::reminder(&detail, &lines);
-        say(review::paint(&reminder, page::colours()))?;
+    match json {
+        true => page::tell(&lines),
+        false => page::show(&lines, look)?,
     }
     if detail.set.is_empty() {
         return Err(Failure::Failed(format!(
@@ -676,10 +718,21 @@ fn consent(
     }
     if !io::stdin().is_terminal() {
         return Err(Failure::Usage(format!(
-            "an approval needs a terminal, or the set: mount-skills approve --set {} {skill}",
-            detail.set
+            "an approval needs a terminal, or the set: mount-skills approve --set {} {}",
+            detail.set,
+            word(&detail.skill)
         )));
     }
+    if page::is_long(&lines) {
+        // The begin of it is no longer on the screen.
+        let reminder = page::in_sight(&review::reminder(&detail, &lines));
+        match json {
+            true => page::tell(&reminder),
+            false => say(review::paint(&reminder, page::colours()))?,
+        }
+    }
+    // What was typed before all this was shown is no answer to it.
+    tcflush(io::stdin(), QueueSelector::IFlush).map_err(io::Error::from)?;
     let what = match scope {
         Scope::Read => "reading",
         Scope::ReadAndExecute => "reading and execution",

@@ -11,7 +11,7 @@ use crate::cli::{ApprovalArg, HoldArg, MountArgs};
 use crate::config::{self, Config, Machine, ServerSpec, Settings, Unused};
 use crate::control::{self, Control, Orders, Places, Reload};
 use crate::domain::skill::{Approval, Hold, Policy};
-use crate::domain::text::printable;
+use crate::domain::text::{printable, spelt};
 use crate::fuse::Upcalls;
 use crate::fuse::mount::{self, MountPoint};
 use crate::host::report::UnusedStatus;
@@ -433,7 +433,7 @@ async fn serve_mount(
 /// A server that is not used, for the status.
 fn left_out(unused: &Unused) -> UnusedStatus {
     UnusedStatus {
-        label: unused.name.clone(),
+        label: spelt(&unused.name),
         from: printable(&unused.place.to_string(), 500),
         reason: printable(&unused.why.to_string(), 2000),
     }

@@ -1,9 +1,9 @@
 //! `logs` and `audit`: files that grow, read and followed.
 
-use super::{Ask, Dirs, Failure, pretty, say};
+use super::{Ask, Dirs, Failure, pretty, said, say};
 use crate::cli::print;
 use crate::domain::name::Label;
-use crate::domain::text::printable;
+use crate::domain::text::{in_ascii_where_hidden, printable, spelt};
 use crate::host::audit::Line;
 use crate::host::report::Status;
 use crate::store::append::{Ring, STDERR, STDERR_BEFORE};
@@ -114,8 +114,7 @@ fn put(bytes: &[u8]) -> Result<Reader, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(e) => Err(e.into()),
-        Ok(()) => Ok(Reader::There),
+        written => said(written).map(|()| Reader::There),
     }
 }
 
@@ -127,9 +126,7 @@ pub(super) fn logs(
     lines: usize,
     then: End,
 ) -> Result<(), Failure> {
-    let name: Label = label
-        .parse()
-        .map_err(|e| Failure::Usage(format!("{label:?} is no label: {e}")))?;
+    let name: Label = label.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
     let status = ask.status(Some(label.to_owned())).ok();
     let dir = kept(status.as_ref(), &name)?;
     let mut now = Tail::new(dir.join(STDERR));
@@ -228,7 +225,7 @@ pub(super) fn audit(
     let (ask, what) = match what {
         None => (ask, None),
         Some(what) => {
-            let (ask, what) = ask.about(what);
+            let (ask, what) = ask.below(what);
             (ask, Some(what))
         }
     };
@@ -256,7 +253,7 @@ pub(super) fn audit(
         let lines = lines.filter(|l| is_about(l, what.as_deref()));
         let text: Result<Vec<String>, serde_json::Error> = lines
             .map(|line| match json {
-                true => serde_json::to_string(&line),
+                true => serde_json::to_string(&line).map(|json| in_ascii_where_hidden(&json)),
                 false => Ok(print::audit(&line)),
             })
             .collect();
@@ -271,13 +268,17 @@ pub(super) fn audit(
     }
 }
 
-/// Whether a line is about a server, a skill or a path.
+/// Whether a line is about a server, a skill or a path, as it is or as it is shown.
 fn is_about(line: &Line, what: Option<&str>) -> bool {
     match (line, what.map(|w| w.trim_end_matches('/'))) {
         (_, None | Some("")) | (Line::More { .. }, _) => true,
         (Line::Read(read), Some(what)) => {
-            let below = read.path.strip_prefix(what);
-            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            let shown = spelt(what);
+            let mut below = [what, &shown].into_iter();
+            below.any(|what| {
+                let rest = read.path.strip_prefix(what);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
         }
     }
 }

@@ -86,7 +86,7 @@ fn hr75_hr78_hr107_hr108_hr110_approved_is_one_exact_set_and_another_ends_it_for
     );
     assert_eq!(
         rig.tell(&["approve", "--set", "sha256:12", "lab/s"]).code,
-        Some(1)
+        Some(2)
     );
     assert_eq!(
         rig.tell(&["approve", "--set", &set, "lab"]).code,

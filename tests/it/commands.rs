@@ -845,3 +845,178 @@ fn every_command_that_answers_takes_json() {
     let out = rig.tell(&["--json", "--server", &server]);
     assert_eq!(out.code, Some(2), "{out:?}");
 }
+
+// ---- names ----
+
+#[test]
+fn hr114_a_skill_is_named_as_it_is_shown_or_by_its_uri_and_two_that_look_alike_are_told_apart() {
+    let mut rig = Rig::new();
+    let hidden = "skill://rtl%E2%80%AEevil/SKILL.md";
+    let literal = "skill://rtl%5Cu%7B202e%7Devil/SKILL.md";
+    let of = |uri: &str, name: &str, x: &str| {
+        let md = format!("---\nname: {}\ndescription: d\n---\n", json!(name));
+        let entry = json!({"frontmatter": {"name": name, "description": "d"}});
+        json!({"uri": uri, "files": {"x": x, "SKILL.md": md}, "entry": entry})
+    };
+    let first = of(hidden, "rtl\u{202e}evil", "1\n");
+    let second = of(literal, r"rtl\u{202e}evil", "2\n");
+    rig.scene("lab", scene(vec![first.clone(), second]));
+    rig.up(&["lab"], &["--approval", "each"]);
+    // What they are, how they are shown, and how they would be if a backslash were left alone.
+    let (raw_hidden, raw_literal) = ("lab/rtl\u{202e}evil", r"lab/rtl\u{202e}evil");
+    let (shown_hidden, shown_literal) = (r"lab/rtl\u{202e}evil", r"lab/rtl\\u{202e}evil");
+    assert_eq!(rig.skill_status(shown_hidden)["uri"], hidden);
+    assert_eq!(rig.skill_status(shown_literal)["uri"], literal);
+    let uri = |name: &str| -> String {
+        let text = rig.ask(&["diff", "--json", name]);
+        let detail: Value = serde_json::from_str(&text).unwrap();
+        detail["uri"].as_str().unwrap().to_owned()
+    };
+    let of_lab = |uri: &str| format!("lab/{uri}");
+    for (name, meant) in [
+        (raw_hidden, hidden),
+        (shown_literal, literal),
+        (&*of_lab(hidden), hidden),
+        (&*of_lab(literal), literal),
+        (&*rig.path(raw_hidden).display().to_string(), hidden),
+        (
+            &*rig.path(raw_literal).join("x").display().to_string(),
+            literal,
+        ),
+    ] {
+        assert_eq!(uri(name), meant, "{name}");
+    }
+    // It is the one as it is and the other as it is shown.
+    for command in ["diff", "approve", "revoke", "refresh", "show", "release"] {
+        let out = rig.tell(&[command, shown_hidden]);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        for uri in [hidden, literal] {
+            assert!(out.err.contains(uri), "{command}: {out:?}");
+        }
+        assert!(!out.text().contains('\u{202e}'), "{out:?}");
+    }
+    let both = rig.ask(&["status", shown_hidden]);
+    assert!(both.contains(hidden) && both.contains(literal), "{both}");
+    let one = rig.ask(&["status", &of_lab(literal)]);
+    assert!(!one.contains(hidden) && one.contains(literal), "{one}");
+
+    // By its URI, all of it.
+    let set = rig.set(&of_lab(hidden));
+    let done = rig.ask(&["approve", "--set", &set, &of_lab(hidden)]);
+    assert_eq!(done, format!("approved {shown_hidden} ({set})\n"));
+    assert_eq!(rig.cat(&format!("{raw_hidden}/x")), ok("1\n"));
+    assert_eq!(rig.cat(&format!("{raw_literal}/x")), Err("EACCES"));
+    assert_eq!(rig.ask(&["show", &of_lab(literal), "x"]), "2\n");
+    assert!(
+        rig.ask(&["refresh", &of_lab(hidden)])
+            .starts_with(shown_hidden)
+    );
+    assert_eq!(
+        rig.ask(&["revoke", &of_lab(hidden)]),
+        format!("revoked {shown_hidden}\n")
+    );
+    assert_eq!(rig.cat(&format!("{raw_hidden}/x")), Err("EACCES"));
+    let none = rig.tell(&["diff", "lab/skill://no/SKILL.md"]);
+    assert!(
+        none.code == Some(1) && none.err.contains("no skill"),
+        "{none:?}"
+    );
+
+    // Alone it is known as it is shown, and what is said of it can be pasted.
+    rig.scene("lab", scene(vec![first]));
+    rig.ask(&["refresh", "lab"]);
+    assert_eq!(uri(shown_hidden), hidden);
+    let status = rig.ask(&["status", shown_hidden]);
+    assert!(
+        status.contains(&format!("skill {shown_hidden}, URI {hidden}")),
+        "{status}"
+    );
+    let path = rig.path(raw_hidden).join("x").display().to_string();
+    let status = rig.ask(&["status", &path]);
+    assert!(
+        status.contains("refused ") && !status.contains('\u{202e}'),
+        "{status}"
+    );
+    let hint = status
+        .lines()
+        .find_map(|l| l.split_once("mount-skills approve "));
+    let line = format!("{BIN} approve --set {set} {} --mount $M", hint.unwrap().1);
+    rig.sh(&line).good();
+    assert_eq!(rig.cat(&format!("{raw_hidden}/x")), ok("1\n"));
+}
+
+#[test]
+fn hr114_no_name_reaches_a_terminal_as_it_is_and_every_proposed_command_can_be_pasted() {
+    let mut rig = Rig::new();
+    // The server spells this one with the character itself.
+    let raw = json!({"uri": "skill://b\u{202e}c/SKILL.md", "files":
+        {"SKILL.md": "---\nname: \"b\\u202ec\"\ndescription: d\n---\n"},
+        "entry": {"frontmatter": {"name": "b\u{202e}c", "description": "d"}}});
+    rig.scene("lab", scene(vec![skill("ok", json!({})), raw]));
+    rig.up(&["lab"], &["--approval", "each"]);
+    let seen = |out: &Out| {
+        let text = out.text();
+        assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{text:?}");
+    };
+    // A file of ours holds the URI as it is; a person and a program see what is in it.
+    let lock = rig.tell(&["lock", "--json"]);
+    seen(&lock);
+    assert!(!rig.ask(&["lock"]).contains("skill://b"), "not approved");
+    let rows: Value = serde_json::from_slice(&lock.out).unwrap();
+    let uris: Vec<&str> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|r| r["uri"].as_str())
+        .collect();
+    assert!(uris.contains(&"skill://b\u{202e}c/SKILL.md"), "{uris:?}");
+
+    let evil = "lab/\u{1b}[2J\u{9b}x\u{202e} 'a b'";
+    for command in [
+        "diff", "approve", "revoke", "refresh", "release", "show", "gate", "status", "list", "logs",
+    ] {
+        for name in [evil, evil.trim_start_matches("lab/"), "lab/b\u{202e}c"] {
+            seen(&rig.tell(&[command, name]));
+        }
+        seen(&rig.tell(&[command, "--json", "lab/b\u{202e}c"]));
+    }
+    for args in [
+        &["show", "lab/ok", evil][..],
+        &["list", "--live", evil],
+        &["add", "lab", evil],
+    ] {
+        seen(&rig.tell(args));
+    }
+    let asked = rig.tell(&["approve", "lab/b\u{202e}c"]);
+    let line = asked
+        .err
+        .lines()
+        .find_map(|l| l.split_once("or the set: mount-skills "));
+    rig.sh(&format!("{BIN} {} --mount $M", line.unwrap().1))
+        .good();
+    assert!(rig.cat("lab/b\u{202e}c/SKILL.md").is_ok());
+}
+
+#[test]
+fn what_a_server_has_is_not_known_while_it_is_down_and_nobody_says_it_has_no_such_skill() {
+    let mut rig = Rig::new();
+    rig.mount(&[("lab", "sh -c 'exit 3'")], &[]);
+    until("a server that is down", 10.0, || {
+        rig.server("lab")["state"] == "down"
+    });
+    for command in ["diff", "approve", "show", "refresh", "revoke"] {
+        let out = rig.tell(&[command, "lab/pdf"]);
+        assert_eq!(out.code, Some(1), "{out:?}");
+        assert!(
+            out.err.contains("\"lab/pdf\" is not known: lab is down: "),
+            "{out:?}"
+        );
+        assert!(out.err.contains("see: mount-skills status lab"), "{out:?}");
+        assert!(!out.err.contains("has no skill"), "{out:?}");
+    }
+    let status = rig.ask(&["status", "lab/pdf"]);
+    assert!(
+        status.contains("not known: there is no current listing"),
+        "{status}"
+    );
+}
