@@ -123,9 +123,11 @@ fn about(detail: &Detail) -> Vec<Line> {
         Line::new(Tone::Plain, format!("        {}", detail.description)),
     ];
     out.extend(requests(detail));
+    let longest = detail.files.iter().map(|f| f.path.chars().count()).max();
+    let longest = longest.unwrap_or_default().min(30);
     let files = detail.files.iter().map(|file| {
         let size = size(file.size);
-        let text = format!("  {}  {size:>10}  {}", file.digest, file.path);
+        let text = format!("  {size:>9}  {:longest$}  {}", file.path, file.digest);
         Line::new(Tone::Plain, text)
     });
     out.extend(files);

@@ -717,8 +717,12 @@ fn consent(
         )));
     }
     if !io::stdin().is_terminal() {
+        let exec = match scope {
+            Scope::Read => "",
+            Scope::ReadAndExecute => "--exec ",
+        };
         return Err(Failure::Usage(format!(
-            "an approval needs a terminal, or the set: mount-skills approve --set {} {}",
+            "an approval needs a terminal, or the set: mount-skills approve {exec}--set {} {}",
             detail.set,
             word(&detail.skill)
         )));

@@ -207,7 +207,19 @@ pub(super) fn columns(c: char) -> usize {
     }
 }
 
-/// A line as rows of a width, its tabs as blanks. What goes on is set in.
+/// Takes off what follows the last blank of a row, unless little would be left.
+fn last_word(row: &mut String, width: usize) -> String {
+    let at = row.rfind(' ').map_or(0, |at| at + 1);
+    let word = row.split_off(at);
+    if row.trim().chars().count() < width / 4 {
+        row.push_str(&word);
+        return String::new();
+    }
+    word
+}
+
+/// A line as rows of a width, its tabs as blanks, broken after a blank where there is one. What goes
+/// on is marked.
 pub(super) fn wrap(line: &Line, width: usize) -> Vec<Line> {
     let width = width.max(2);
     let mut rows = Vec::new();
@@ -217,14 +229,18 @@ pub(super) fn wrap(line: &Line, width: usize) -> Vec<Line> {
             '\t' => TAB - used % TAB,
             c => columns(c),
         };
-        if used + wide > width {
-            rows.push(std::mem::take(&mut row));
+        while used + wide > width && !matches!(&*row, "" | "↳") {
+            let word = match c {
+                ' ' | '\t' => String::new(),
+                _ => last_word(&mut row, width),
+            };
             // It must not pass for a line of its own.
-            row.push('↳');
-            used = 1;
-            if c == '\t' {
-                continue;
-            }
+            let next = format!("↳{word}");
+            used = 1 + word.chars().map(columns).sum::<usize>();
+            rows.push(std::mem::replace(&mut row, next));
+        }
+        if c == '\t' && &*row == "↳" {
+            continue;
         }
         match c {
             '\t' => row.extend(std::iter::repeat_n(' ', wide)),
@@ -253,6 +269,12 @@ mod tests {
         assert_eq!(wrapped(""), [""]);
         assert_eq!(wrapped("12345678"), ["12345678"]);
         assert_eq!(wrapped("12345678set  x"), ["12345678", "↳set  x"]);
+        assert_eq!(wrapped("one two three"), ["one two ", "↳three"]);
+        assert_eq!(wrapped("abc 123456789"), ["abc ", "↳1234567", "↳89"]);
+        assert_eq!(wrapped("   1234567"), ["   12345", "↳67"]);
+        assert_eq!(wrapped("abc 12345漢"), ["abc ", "↳12345漢"]);
+        assert_eq!(wrapped("abc 123456漢"), ["abc ", "↳123456", "↳漢"]);
+        assert_eq!(wrapped("one two\tx"), ["one two ", "↳x"]);
         // Two columns each, and none.
         assert_eq!(wrapped("+漢漢漢漢x"), ["+漢漢漢", "↳漢x"]);
         assert_eq!(wrapped("1234567e\u{301}x"), ["1234567e\u{301}", "↳x"]);

@@ -17,7 +17,7 @@ mod place;
 mod servers;
 mod storage;
 
-use super::{Dirs, Failure, pretty, progress, say};
+use super::{Dirs, Failure, page, pretty, progress, say};
 use crate::cli::{ServerArgs, print};
 use crate::config::{self, BadConfig, Config, Why};
 use crate::domain::finding::{Finding, Fix, Severity};
@@ -90,7 +90,7 @@ pub(super) fn doctor(
             "findings": findings,
             "servers": examined,
         }))?,
-        false => as_text(&findings),
+        false => page::flow(&as_text(&findings)),
     })?;
     match worst(&findings) {
         Severity::Ok | Severity::Note => Ok(()),
