@@ -115,6 +115,9 @@ fn returns_ready_and_lets_go(rig: Rig) {
     assert_eq!(rig.cat("lab/s/bad"), Err("EIO"));
     let told = || fs::read_to_string(log(&rig)).unwrap().contains("refused");
     until("the refusal in the log", 5.0, told);
+    let words = fs::read_to_string(log(&rig)).unwrap();
+    let signed = format!("Z [{pid}]  WARN ");
+    assert!(words.lines().all(|l| l.contains(&signed)), "{words}");
     let mode = fs::metadata(log(&rig)).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
     rig.kill_server_for_a_new_listing("lab");

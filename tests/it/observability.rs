@@ -1,6 +1,7 @@
 //! What can be seen of a mount from outside: log, audit trail, the servers' stderr and figures.
 
-use crate::rig::{Proc, Rig, kill, ok, run, sha256, skill, until, wait};
+use crate::rig::{Proc, Rig, is_root, kill, ok, run, sha256, skill, until, wait};
+use crate::standing::needed_threads_live;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -120,6 +121,185 @@ fn a_log_of_text_has_one_escaped_line_for_each_event() {
     until("the refusal", 5.0, || log().contains("refused"));
     assert!(is_plain(&log()), "{:?}", log());
     assert!(!log().lines().any(|l| l.starts_with("forged")), "{}", log());
+}
+
+/// Has the daemon started with another stderr: Python that leaves it as descriptor 2.
+fn mount_with_stderr(rig: &mut Rig, stderr: &str, log: &str, flags: &[&str]) {
+    let target = rig.scripted("lab");
+    let code = format!("import os, sys\n{stderr}\nos.execv(sys.argv[1], sys.argv[1:])");
+    let mut command = rig.command("python3");
+    command.env("MOUNT_SKILLS_LOG", log);
+    command.args(["-S", "-c", &code]).arg(&rig.bin);
+    rig.daemon_args(&mut command, &[("lab", &target)], flags);
+    rig.mount_with(command);
+    rig.ready("lab");
+}
+
+/// A pipe whose reader is gone.
+const NOBODY: &str = "r, w = os.pipe(); os.dup2(w, 2); os.close(r)";
+/// A pipe whose reader, the daemon itself, never reads.
+const NEVER: &str = "r, w = os.pipe(); os.set_inheritable(r, True); os.dup2(w, 2)";
+
+/// Has a listing fail, of which the writer makes a line of the log.
+fn fail_a_listing(rig: &Rig, scene: &Value) {
+    let mut fails = scene.clone();
+    let rule = json!({"method": "skills/list", "error": {"code": -32000, "message": "not now"}});
+    fails["rules"].as_array_mut().unwrap().push(rule);
+    rig.scene("lab", fails);
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("a failed listing", 30.0, || {
+        rig.server("lab")["reason"]
+            .as_str()
+            .is_some_and(|r| r.contains("not now"))
+    });
+}
+
+#[test]
+fn a_log_that_nobody_takes_or_reads_changes_nothing_of_a_mount() {
+    let mut scene = scene();
+    let files: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
+    let bad: serde_json::Map<String, Value> = files
+        .iter()
+        .map(|name| (name.clone(), json!({"text": "x", "serve": "yy"})))
+        .collect();
+    scene["skills"]
+        .as_array_mut()
+        .unwrap()
+        .push(skill("bad", Value::Object(bad)));
+    scene["rules"] = json!([]);
+    for stderr in [NOBODY, NEVER] {
+        let mut rig = Rig::new();
+        rig.scene("lab", scene.clone());
+        mount_with_stderr(&mut rig, stderr, "trace", &[]);
+        for name in &files {
+            assert_eq!(rig.cat(&format!("lab/bad/{name}")), Err("EIO"));
+        }
+        assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+        fail_a_listing(&rig, &scene);
+        needed_threads_live(&rig);
+        let said = rig.ask(&["revoke", "lab/s"]);
+        assert!(said.contains("revoked"), "{said}");
+        assert_eq!(rig.cat("lab/s/a.txt"), Err("EACCES"));
+        rig.ask(&["unmount"]);
+        assert_eq!(rig.ended(20.0), Some(0), "{stderr}");
+        rig.nothing_left();
+    }
+}
+
+/// A small disk in the rig's directory, where `fill` takes what is left.
+fn small_disk(rig: &Rig) -> PathBuf {
+    assert!(is_root(), "only root can mount the small disk of this test");
+    rig.sh("mkdir small && mount -t tmpfs -o size=64k none small")
+        .good();
+    rig.dir().join("small")
+}
+
+/// Fills it; one write is cut off, so that not a byte is left.
+fn fill(rig: &Rig) {
+    rig.sh("head -c 1M /dev/zero >small/fill");
+}
+
+#[test]
+fn a_log_on_a_full_disk_says_what_is_missing_and_harms_nothing() {
+    let mut rig = Rig::new();
+    let mut scene = evil_scene();
+    scene["skills"] = json!([
+        skill("s", json!({"a.txt": "a\n", "b.txt": "b\n"})),
+        skill("t", json!({"bad": {"text": "x", "serve": "yy"}})),
+    ]);
+    rig.scene("lab", scene.clone());
+    let small = small_disk(&rig);
+    let log = small.join("log");
+    fill(&rig);
+    let flags = ["--log-file", &log.display().to_string()];
+    rig.up(&["lab"], &flags);
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    fail_a_listing(&rig, &scene);
+    needed_threads_live(&rig);
+    assert_eq!(fs::read_to_string(&log).unwrap(), "", "it is full");
+    fs::remove_file(small.join("fill")).unwrap();
+    assert_eq!(rig.cat("lab/t/bad"), Err("EIO"));
+    let lines = || fs::read_to_string(&log).unwrap();
+    until("the next line", 5.0, || lines().contains("lab/t/bad"));
+    let first = lines().lines().next().unwrap().to_owned();
+    assert!(
+        first.contains("lines of the log are missing here"),
+        "{}",
+        lines()
+    );
+    assert!(!lines().contains("lab/s/b.txt"), "{}", lines());
+    rig.ask(&["revoke", "lab/s"]);
+    assert_eq!(rig.cat("lab/s/a.txt"), Err("EACCES"));
+    rig.stop();
+    rig.sh("umount small").good();
+}
+
+#[test]
+fn a_log_in_no_file_or_inside_the_mount_is_refused_and_one_that_becomes_none_stays_where_it_is() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    let target = rig.scripted("lab");
+    let link = rig.dir().join("link");
+    std::os::unix::fs::symlink(rig.mount_point(), &link).unwrap();
+    let fifo = rig.dir().join("fifo");
+    rig.sh("mkfifo fifo").good();
+    let inside = "the log must not lie inside the mount";
+    for (file, code, said) in [
+        (rig.path("log"), 2, inside),
+        (link.join("log"), 2, inside),
+        (fifo.clone(), 1, "it is no regular file"),
+        ("/dev/null".into(), 1, "it is no regular file"),
+    ] {
+        for life in [&[][..], &["--daemon"]] {
+            let name = file.display().to_string();
+            let flags = [life, &["--log-file", &name]].concat();
+            let out = run(&mut rig.daemon_command(&[("lab", &target)], &flags));
+            assert_eq!(out.code, Some(code), "{out:?}");
+            assert!(out.err.contains(said), "{}", out.err);
+            assert_eq!(fs::read_dir(rig.mount_point()).unwrap().count(), 0);
+        }
+    }
+    let (file, moved) = (rig.dir().join("own.log"), rig.dir().join("own.log.1"));
+    let flags = [
+        "--log-format",
+        "json",
+        "--log-file",
+        &file.display().to_string(),
+    ];
+    rig.up(&["lab"], &flags);
+    for (n, make) in [(1, "mkfifo own.log"), (2, "mkdir own.log")] {
+        fs::rename(&file, &moved).unwrap();
+        rig.sh(make).good();
+        // Said to have nothing to reload; the log is looked at all the same.
+        assert_eq!(rig.tell(&["reload"]).code, Some(1));
+        let told = || fs::read_to_string(&moved).unwrap();
+        until("what became of it", 5.0, || {
+            told().matches("cannot be opened anew").count() == n
+        });
+        assert_eq!(rig.status()["servers"][0]["state"], "ready");
+        rig.sh("mv own.log gone; mv own.log.1 own.log; rm -r gone")
+            .good();
+        assert_eq!(rig.tell(&["reload"]).code, Some(1));
+    }
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    let told = || fs::read_to_string(&file).unwrap();
+    until("the refusal", 5.0, || told().contains("refused"));
+    let lines = rows(&told());
+    let of = |what: &str| {
+        let of = lines
+            .iter()
+            .filter(|l| l["message"].as_str().unwrap().contains(what));
+        of.count()
+    };
+    assert_eq!(
+        (of("cannot be opened anew"), of("refused")),
+        (2, 1),
+        "{lines:#?}"
+    );
+    assert!(
+        lines.iter().all(|l| l["pid"] == rig.daemon_pid()),
+        "{lines:#?}"
+    );
 }
 
 #[test]
