@@ -144,7 +144,9 @@ impl Host {
         let (Some(audit), Some(process)) = (self.audit.get(), process) else {
             return;
         };
-        if !audit.is_new(&process, ino, told.err()) {
+        let is_new = audit.is_new(&process, ino, told.err());
+        let opened = told.is_ok_and(|a| a.opened == Opened::Window);
+        if !is_new && !opened {
             return;
         }
         let tree = self.tree();

@@ -369,8 +369,10 @@ async fn serve_mount(
     };
     let (policy, cache) = (policy(args, &now.settings), storage.cache.clone());
     let (host, inbox) = Host::new(told, policy, cache, path.clone(), now.settings.timeout);
-    if let Some((mut trail, _)) = trail {
-        host.audit(Box::new(move |line| trail.append(line)))?;
+    if let Some((mut trail, path)) = trail {
+        let named =
+            move |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        host.audit(Box::new(move |line| trail.append(line).map_err(&named)))?;
     }
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -372,14 +372,14 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     let digest = format!("sha256:{}", sha256(b"a\n"));
     let expected = json!({
         "time": first["time"], "uid": 0, "gid": 0, "pid": first["pid"], "command": "cat",
-        "program": first["program"], "label": "lab", "uri": "skill://s/a.txt", "path": "lab/s/a.txt",
+        "program": program("cat"), "label": "lab", "uri": "skill://s/a.txt", "path": "lab/s/a.txt",
         "digest": digest, "size": 2, "source": "server", "opened_window": true,
     });
     if crate::rig::is_root() {
         assert_eq!(first, expected);
     }
-    let program = first["program"].as_str().unwrap();
-    assert!(program.starts_with('/'), "{program}");
+    let age = now() - first["time"].as_u64().unwrap();
+    assert!(age < 60, "{first}");
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
@@ -391,7 +391,13 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     // One process that tries again and again.
     let again = "import sys\nfor _ in range(5):\n    try: open(sys.argv[1]).read()\n    except OSError: pass\n";
     let path = rig.path("lab/s/b.txt");
-    run(rig.command("python3").args(["-S", "-c", again]).arg(&path)).good();
+    let mut child = Proc::spawn(
+        rig.command("/usr/bin/python3")
+            .args(["-S", "-c", again])
+            .arg(&path),
+    );
+    let pid = child.pid();
+    until("its end", 30.0, || !child.runs());
     assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
     let rows = audited(&rig, 3);
     let refused: Vec<&Value> = rows.iter().filter(|r| r["errno"] == "EIO").collect();
@@ -399,7 +405,12 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     assert_eq!(refused.len(), 2, "{rows:#?}");
     assert_eq!(refused[0]["error"], "contradiction");
     assert_eq!(refused[0]["uri"], "skill://s/b.txt");
-    assert_ne!(refused[0]["pid"], refused[1]["pid"]);
+    assert_eq!(refused[0]["pid"], pid);
+    assert_ne!(refused[1]["pid"], pid);
+    if is_root() {
+        let programs = [&refused[0]["program"], &refused[1]["program"]];
+        assert_eq!(programs, [&program("python3"), &program("cat")]);
+    }
 
     let all = rig.ask(&["audit"]);
     assert_eq!(all.lines().count(), 3);
@@ -425,6 +436,149 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0]["path"], "lab/s/SKILL.md");
     follower.sees("lab/s/SKILL.md");
+}
+
+/// The file of a program.
+fn program(name: &str) -> Value {
+    let dirs = ["/usr/local/bin", "/usr/bin", "/bin"].into_iter();
+    let mut files = dirs.filter_map(|dir| fs::canonicalize(format!("{dir}/{name}")).ok());
+    files.next().unwrap().display().to_string().into()
+}
+
+fn now() -> u64 {
+    let now = std::time::UNIX_EPOCH.elapsed();
+    now.unwrap().as_secs()
+}
+
+#[test]
+fn a_process_that_becomes_another_program_and_one_that_opens_a_window_again_are_in_the_trail() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    let file = trail(&rig).display().to_string();
+    let _caches = Rig::keep_kernel_caches();
+    rig.up(&["lab"], &["--audit", &file]);
+    let path = rig.path("lab/s/a.txt").display().to_string();
+    let code = "import os, sys\nfd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)\n\
+                for line in sys.stdin:\n    os.pread(fd, 9, 0)\n    print('read', flush=True)\n\
+                os.execvp('dd', ['dd', 'iflag=direct', 'if=' + sys.argv[1]])";
+    let mut command = rig.command("/usr/bin/python3");
+    command.args(["-S", "-c", code, &path]);
+    let mut child = Asked::start(&mut command);
+    child.ask();
+    child.ask();
+    assert_eq!(audited(&rig, 1).len(), 1);
+    rig.ask(&["release", "lab/s"]);
+    child.ask();
+    let rows = audited(&rig, 2);
+    child.end();
+    let rows = [rows, audited(&rig, 3).split_off(2)].concat();
+    let told = |row: &Value| {
+        [
+            row["pid"].clone(),
+            row["program"].clone(),
+            row["opened_window"].clone(),
+        ]
+    };
+    let python = [json!(child.pid()), program("python3"), json!(true)];
+    let dd = [json!(child.pid()), program("dd"), json!(false)];
+    let all: Vec<[Value; 3]> = rows.iter().map(told).collect();
+    assert_eq!(all, [python.clone(), python, dd]);
+}
+
+/// A program that does something for each line of its stdin, and answers with a line.
+struct Asked {
+    child: Child,
+    said: std::io::BufReader<std::process::ChildStdout>,
+}
+
+impl Asked {
+    fn start(command: &mut std::process::Command) -> Self {
+        let piped = std::process::Stdio::piped;
+        let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
+        let said = std::io::BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn ask(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        assert_eq!(line, "read\n");
+    }
+
+    fn end(&mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_trail_on_a_full_disk_loses_no_line_without_counting_it_and_goes_on_with_a_whole_one() {
+    let mut rig = Rig::new();
+    let files: serde_json::Map<String, Value> =
+        (0..40).map(|n| (format!("f{n}"), json!("x"))).collect();
+    rig.scene("lab", json!({"skills": [skill("s", Value::Object(files))]}));
+    let small = small_disk(&rig);
+    let trail = small.join("trail");
+    rig.up(&["lab"], &["--audit", &trail.display().to_string()]);
+    let read = |n: usize| assert_eq!(rig.cat(&format!("lab/s/f{n}")), ok("x"));
+    let text = || fs::read_to_string(&trail).unwrap();
+    read(0);
+    until("the first line", 5.0, || text().lines().count() == 1);
+    fill(&rig);
+    // The page that the file has is filled up, and the line at its end is cut off.
+    (1..40).for_each(read);
+    until("the gap", 5.0, || !rig.status()["audit_gap"].is_null());
+    let gap = rig.status()["audit_gap"].clone();
+    let reason = gap["reason"].as_str().unwrap();
+    assert!(reason.starts_with(&trail.display().to_string()), "{gap}");
+    assert!(now() - gap["since"].as_u64().unwrap() < 60, "{gap}");
+    let status = rig.ask(&["status"]);
+    assert!(
+        status.contains("the audit trail is not written since "),
+        "{status}"
+    );
+    assert!(!text().ends_with('\n'), "a line is cut off: {}", text());
+    fs::remove_file(small.join("fill")).unwrap();
+    assert_eq!(rig.cat("lab/s/SKILL.md").map(|_| ()), Ok(()));
+    until("the next line", 15.0, || text().contains("lab/s/SKILL.md"));
+    until("the end of the gap", 5.0, || {
+        rig.status()["audit_gap"].is_null()
+    });
+    rig.stop();
+    let words = rig.words();
+    let said = format!("the audit trail is not written: {}", trail.display());
+    assert_eq!(words.matches(&said).count(), 1, "{words}");
+    assert_eq!(
+        words.matches("the audit trail is written again").count(),
+        1,
+        "{words}"
+    );
+    let lines: Vec<Value> = text()
+        .lines()
+        .filter_map(|l| serde_json::from_str(l).ok())
+        .collect();
+    assert_eq!(text().lines().count(), lines.len() + 1, "one was cut off");
+    let reads = lines.iter().filter(|l| !l["path"].is_null()).count() as u64;
+    let more: u64 = lines.iter().filter_map(|l| l["more"].as_u64()).sum();
+    assert_eq!(reads + more, 41, "{}", text());
+    assert!(
+        more > 0 && lines.iter().any(|l| l["path"] == "lab/s/SKILL.md"),
+        "{}",
+        text()
+    );
+    rig.sh("umount small").good();
 }
 
 fn rows_of(rig: &Rig, args: &[&str]) -> Vec<Value> {
