@@ -184,13 +184,17 @@ impl Ring {
 
     /// The directories of a label in which something is kept, the one that was written to last
     /// first.
-    pub fn of_label(dir: &Path, label: &Label) -> Vec<PathBuf> {
-        let root = dir.join("mount-skills").join("v1");
-        let Ok(root) = PrivateDir::open(&root) else {
-            return Vec::new();
+    ///
+    /// # Errors
+    /// It cannot be told; what is not there is no error.
+    pub fn of_label(dir: &Path, label: &Label) -> Result<Vec<PathBuf>, Unsafe> {
+        let io = |path: &Path, source| Unsafe::Io {
+            path: path.display().to_string(),
+            source,
         };
+        let root = PrivateDir::open(&dir.join("mount-skills").join("v1"))?;
         let mut found = Vec::new();
-        for (name, _) in root.names().unwrap_or_default() {
+        for (name, _) in root.names().map_err(|e| io(root.path(), e))? {
             let identity = name.strip_prefix(label.as_str());
             let identity = identity.and_then(|rest| rest.strip_prefix('-'));
             // Labels may hold hyphens: only what follows the label as an identity is one.
@@ -198,15 +202,22 @@ impl Ring {
             if !identity.is_some_and(is_identity) {
                 continue;
             }
-            let Ok(dir) = root.existing(&name) else {
-                continue;
-            };
-            if let Ok((_, stat)) = dir.open_file(STDERR) {
-                found.push(((stat.st_mtime, stat.st_mtime_nsec), dir.path().to_owned()));
+            let dir = root.existing(&name)?;
+            // While one is turned over there is only the one before it.
+            for file in [STDERR, STDERR_BEFORE] {
+                match dir.open_file(file) {
+                    Ok((_, stat)) => {
+                        let written = (stat.st_mtime, stat.st_mtime_nsec);
+                        found.push((written, dir.path().to_owned()));
+                        break;
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) => return Err(io(&dir.path().join(file), e)),
+                }
             }
         }
         found.sort();
-        found.into_iter().rev().map(|(_, path)| path).collect()
+        Ok(found.into_iter().rev().map(|(_, path)| path).collect())
     }
 }
 
@@ -226,7 +237,7 @@ mod tests {
             ring.append(&chunk).unwrap();
             ring.append(format!("{n}\n").as_bytes()).unwrap();
         }
-        let dirs = Ring::of_label(tmp.path(), &label);
+        let dirs = Ring::of_label(tmp.path(), &label).unwrap();
         let [dir] = dirs.as_slice() else {
             panic!("{dirs:?}")
         };
@@ -237,7 +248,13 @@ mod tests {
         });
         assert!(sizes.iter().all(|s| (1..=EACH).contains(s)), "{sizes:?}");
         assert!(fs::read(dir.join(STDERR)).unwrap().ends_with(b"x99\n"));
-        assert!(Ring::of_label(tmp.path(), &"b".parse().unwrap()).is_empty());
+        let other = Ring::of_label(tmp.path(), &"b".parse().unwrap());
+        assert!(other.unwrap().is_empty());
+        fs::remove_file(dir.join(STDERR)).unwrap();
+        assert_eq!(Ring::of_label(tmp.path(), &label).unwrap().len(), 1);
+        fs::create_dir(dir.join(STDERR)).unwrap();
+        let unclear = Ring::of_label(tmp.path(), &label).unwrap_err();
+        assert!(unclear.to_string().contains("/stderr"), "{unclear}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What can be seen of a mount from outside: log, audit trail, the servers' stderr and figures.
 
-use crate::rig::{Proc, Rig, is_root, kill, ok, run, sha256, skill, until, wait};
+use crate::rig::{Out, Proc, Rig, is_root, kill, ok, run, sha256, skill, until, wait};
 use crate::standing::needed_threads_live;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -38,7 +38,11 @@ struct Follower {
 
 impl Follower {
     fn start(rig: &Rig, args: &[&str]) -> Self {
-        let out = rig.dir().join("followed");
+        Self::start_in(rig, "followed", args)
+    }
+
+    fn start_in(rig: &Rig, file: &str, args: &[&str]) -> Self {
+        let out = rig.dir().join(file);
         let mut command = rig.command(&rig.bin);
         command.args(args).stdout(File::create(&out).unwrap());
         let child = command.spawn().unwrap();
@@ -733,6 +737,122 @@ fn what_a_server_writes_to_stderr_is_followed_and_bounded() {
         rig.ask(&["logs", "lab", "--lines", "1"]) == "the end\n"
     });
     assert!(files().iter().all(|n| *n <= 1 << 20), "{:?}", files());
+}
+
+/// The directories of the state in which a server's words are.
+fn words_of(rig: &Rig) -> Vec<PathBuf> {
+    let files = rig.stored("state").into_iter().map(|(path, _)| path);
+    let files = files.filter(|p| p.ends_with("stderr") || p.ends_with("stderr.1"));
+    let dirs: std::collections::BTreeSet<PathBuf> =
+        files.map(|p| p.parent().unwrap().to_owned()).collect();
+    dirs.into_iter().collect()
+}
+
+#[test]
+fn logs_tell_what_is_not_there_from_what_cannot_be_read_and_show_the_end_of_a_long_line() {
+    let mut rig = Rig::new();
+    let mut long = scene();
+    long["start"] = json!({"stderr": ["first\n", {"fill": "x", "size": 300 << 10}, "the end\n"]});
+    rig.scene("lab", long);
+    rig.up(&["lab"], &[]);
+    let logs = || rig.tell(&["logs", "lab", "--lines", "1"]);
+    until("its words", 5.0, || logs().text().ends_with("xthe end\n"));
+    assert_eq!(logs().text().len(), (300 << 10) + "the end\n".len());
+    let dirs = words_of(&rig);
+    let [dir] = dirs.as_slice() else {
+        panic!("{dirs:?}")
+    };
+    let (file, before) = (dir.join("stderr"), dir.join("stderr.1"));
+    // As in the moment in which it is turned over.
+    fs::rename(&file, &before).unwrap();
+    let running = |rig: &Rig| rig.tell(&["logs", "lab"]);
+    let with_mount = running(&rig);
+    rig.stop();
+    for out in [with_mount, running(&rig)] {
+        assert!(out.text().starts_with("first\n"), "{:?}", out.code);
+    }
+    fs::create_dir(&file).unwrap();
+    let said = |out: Out| {
+        assert_eq!((out.code, out.out.len()), (Some(1), 0), "{out:?}");
+        out.err
+    };
+    let unclear = said(running(&rig));
+    assert!(unclear.contains(&file.display().to_string()), "{unclear}");
+    fs::remove_dir(&file).unwrap();
+    fs::rename(&before, &file).unwrap();
+    fs::create_dir(&before).unwrap();
+    let unclear = said(running(&rig));
+    assert!(
+        unclear.contains(&format!("{} cannot be read", before.display())),
+        "{unclear}"
+    );
+    fs::remove_dir(&before).unwrap();
+    fs::remove_file(&file).unwrap();
+    assert!(said(running(&rig)).contains("nothing is kept"));
+}
+
+#[test]
+fn logs_follow_a_server_from_before_its_first_word_to_the_one_that_takes_its_place() {
+    let mut rig = Rig::new();
+    let mut quiet = scene();
+    quiet["rules"] = json!([
+        {"method": "resources/read", "uri": "skill://s/a.txt", "stderr": "begun, "},
+        {"method": "resources/read", "uri": "skill://s/b.txt", "stderr": "done\n"},
+    ]);
+    rig.scene("lab", quiet);
+    rig.up(&["lab"], &[]);
+    let none = rig.tell(&["logs", "lab"]);
+    assert!(
+        none.err.contains("it has written nothing to stderr yet"),
+        "{}",
+        none.err
+    );
+    let at = rig.mount_point().display().to_string();
+    let follower = Follower::start(&rig, &["logs", "-f", "lab", "--mount", &at]);
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    until("the begin of a line", 5.0, || {
+        rig.tell(&["logs", "lab"]).text() == "begun, \n"
+    });
+    let second = Follower::start_in(&rig, "second", &["logs", "-f", "lab", "--mount", &at]);
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    follower.sees("begun, done\n");
+    second.sees("begun, done\n");
+    // Another command is another server, which is kept elsewhere.
+    let mut other = scene();
+    other["start"] = json!({"stderr": "of the other\n"});
+    rig.scene("lab", other);
+    let target = rig.scripted("lab").replacen(" -S -E ", " -E -S ", 1);
+    rig.ask(&["unmount"]);
+    assert_eq!(rig.ended(15.0), Some(0));
+    rig.mount(&[("lab", &target)], &[]);
+    rig.ready("lab");
+    assert_eq!(words_of(&rig).len(), 2);
+    follower.sees("begun, done\nof the other\n");
+}
+
+#[test]
+fn a_flood_on_stderr_goes_to_the_disk_at_a_pace() {
+    const MIB: u64 = 1 << 20;
+    let mut rig = Rig::new();
+    let mut loud = scene();
+    let flood = json!({"fill": "x", "size": 64 * MIB});
+    loud["rules"] = json!([
+        {"method": "resources/read", "uri": "skill://s/b.txt", "stderr": [flood, "\nthe end\n"]},
+    ]);
+    rig.scene("lab", loud);
+    rig.up(&["lab"], &[]);
+    let written = || {
+        let io = fs::read_to_string(format!("/proc/{}/io", rig.daemon_pid())).unwrap();
+        let row = io.lines().find_map(|l| l.strip_prefix("wchar: "));
+        row.unwrap().parse::<u64>().unwrap()
+    };
+    let before = written();
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    until("its last words", 20.0, || {
+        rig.tell(&["logs", "lab", "--lines", "1"]).text() == "the end\n"
+    });
+    let written = (written() - before) / MIB;
+    assert!(written < 32, "{written} MiB");
 }
 
 #[test]
