@@ -181,7 +181,10 @@ impl Host {
         outcome: &'static str,
         took: Duration,
     ) {
-        self.metrics.asked(label.as_str(), method, outcome, took);
+        // One that has left may still be busy.
+        if self.number(label).is_some() {
+            self.metrics.asked(label.as_str(), method, outcome, took);
+        }
     }
 
     /// All figures, as text for Prometheus; the upcalls are the kernel side's.

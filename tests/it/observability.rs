@@ -880,15 +880,23 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples.collect()
 }
 
-/// An HTTP request; the status line, and the body.
-fn fetch(address: &str, host: &str, path: &str) -> (String, String) {
+/// An HTTP request; the head, and the body.
+fn fetch(address: &str, host: &str, what: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let headers = "Accept: text/plain\r\nConnection: close";
+    let request = format!("{what} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// Where the figures are.
+fn figures_at(rig: &Rig) -> String {
+    let url = rig.status()["metrics"].as_str().unwrap().to_owned();
+    let address = url.strip_prefix("http://").unwrap();
+    address.strip_suffix("/metrics").unwrap().to_owned()
 }
 
 #[test]
@@ -947,15 +955,120 @@ fn figures_count_what_happened_and_name_no_skill() {
         "{text}"
     );
 
-    let url = rig.status()["metrics"].as_str().unwrap().to_owned();
-    let address = url.strip_prefix("http://").unwrap();
-    let address = address.strip_suffix("/metrics").unwrap();
-    let (head, body) = fetch(address, address, "/metrics");
-    assert!(head.contains("200"), "{head}");
+    // Each family has its kind and a text before its samples, and they stand together.
+    let mut families = std::collections::BTreeSet::new();
+    let mut family = String::new();
+    for line in text.lines().filter(|l| *l != "# EOF") {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(families.insert(name.to_owned()), "{name} twice");
+            assert!(help.ends_with('.'), "{line}");
+            family = name.to_owned();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, family);
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+        } else if !line.starts_with("# UNIT ") {
+            assert!(line.starts_with(&family), "{line} in {family}");
+        }
+    }
+    assert!(families.contains("mount_skills_reads"), "{families:?}");
+
+    let address = figures_at(&rig);
+    let (head, body) = fetch(&address, &address, "GET /metrics");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert!(
+        head.contains("content-type: application/openmetrics-text"),
+        "{head}"
+    );
     assert!(samples(&body).contains_key("mount_skills_reads_waiting"));
-    assert!(fetch(address, address, "/").0.contains("404"));
-    let (head, body) = fetch(address, "evil.example", "/metrics");
-    assert!(head.contains("403") && body.is_empty(), "{head}");
+    let (head, body) = fetch(&address, &address, "HEAD /metrics");
+    assert!(
+        head.starts_with("http/1.1 200") && body.is_empty(),
+        "{head}"
+    );
+    let (head, _) = fetch(&address, &address, "POST /metrics");
+    assert!(
+        head.starts_with("http/1.1 405") && head.contains("allow: get, head"),
+        "{head}"
+    );
+    assert!(fetch(&address, &address, "GET /").0.contains("404"));
+    let (head, body) = fetch(&address, "evil.example", "GET /metrics");
+    assert!(
+        head.contains("403") && body.contains("in Host: localhost"),
+        "{head}"
+    );
+}
+
+#[test]
+fn figures_are_had_while_others_hold_connections_and_ask_nothing() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    rig.up(&["lab"], &["--metrics", "127.0.0.1:0"]);
+    let address = figures_at(&rig);
+    let mut idle: Vec<TcpStream> = (0..20)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    let start = std::time::Instant::now();
+    assert!(
+        fetch(&address, &address, "GET /metrics")
+            .0
+            .starts_with("http/1.1 200")
+    );
+    // Far less than a connection may take.
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    for stream in &mut idle {
+        stream
+            .set_read_timeout(Some(std::time::Duration::from_secs(8)))
+            .unwrap();
+        // Closed, or reset.
+        let mut rest = Vec::new();
+        let end = stream.read_to_end(&mut rest);
+        assert!(end.is_ok_and(|n| n == 0) || rest.is_empty(), "{rest:?}");
+    }
+}
+
+#[test]
+fn figures_of_a_server_that_was_removed_are_gone() {
+    let mut rig = Rig::new();
+    for label in ["lab", "other"] {
+        rig.scene(label, scene());
+    }
+    let file = rig.dir().join("config.json");
+    let write = |rig: &Rig, labels: &[&str]| {
+        let servers: serde_json::Map<String, Value> = labels
+            .iter()
+            .map(|label| {
+                let words = shlex::split(&rig.scripted(label)).unwrap();
+                let (program, arguments) = words.split_first().unwrap();
+                (
+                    (*label).to_owned(),
+                    json!({"command": program, "args": arguments}),
+                )
+            })
+            .collect();
+        fs::write(&file, json!({"mcpServers": servers}).to_string()).unwrap();
+    };
+    write(&rig, &["lab", "other"]);
+    let config = file.display().to_string();
+    rig.mount(&[], &["--config", &config]);
+    let of = |label: &str| {
+        let text = rig.ask(&["status", "--prometheus"]);
+        let of = format!("server=\"{label}\"");
+        samples(&text)
+            .keys()
+            .filter(|name| name.contains(&of))
+            .count()
+    };
+    for label in ["lab", "other"] {
+        rig.ready(label);
+        assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok("a\n"));
+        assert!(of(label) > 20, "{label}");
+    }
+    write(&rig, &["lab"]);
+    rig.ask(&["reload"]);
+    assert_eq!(of("other"), 0);
+    assert!(of("lab") > 20);
 }
 
 #[test]
