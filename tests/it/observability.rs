@@ -846,13 +846,15 @@ fn a_flood_on_stderr_goes_to_the_disk_at_a_pace() {
         let row = io.lines().find_map(|l| l.strip_prefix("wchar: "));
         row.unwrap().parse::<u64>().unwrap()
     };
-    let before = written();
+    let (before, start) = (written(), std::time::Instant::now());
     assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
     until("its last words", 20.0, || {
         rig.tell(&["logs", "lab", "--lines", "1"]).text() == "the end\n"
     });
     let written = (written() - before) / MIB;
-    assert!(written < 32, "{written} MiB");
+    // A burst, and a MiB a second; the log and the answers are small.
+    let may = 4 + start.elapsed().as_secs();
+    assert!(written <= may, "{written} MiB");
 }
 
 #[test]
