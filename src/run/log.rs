@@ -14,6 +14,7 @@
 
 use crate::cli::LogFormat;
 use crate::domain::text::printable;
+use crate::host::report::count;
 use crate::store::append::Trail;
 use parking_lot::{Condvar, Mutex, RwLock};
 use serde::Serialize;
@@ -269,7 +270,7 @@ struct Waiting {
     notes: Vec<Note>,
     bytes: usize,
     /// So many lines came after these, and there was no room for them.
-    left_out: u64,
+    left_out: usize,
 }
 
 /// What the thread is told.
@@ -326,7 +327,7 @@ pub(super) enum Copies {
 struct Place {
     file: Option<(Trail, Copies)>,
     /// So many lines are not there.
-    lost: u64,
+    lost: usize,
     opened: Opened,
 }
 
@@ -345,6 +346,7 @@ impl Place {
                 notes, left_out, ..
             } = queue.take();
             self.turn();
+            let mut waits = Vec::new();
             for note in notes {
                 match note {
                     Note::Line(line) => self.put(&line),
@@ -353,16 +355,21 @@ impl Place {
                         self.take_stderr(&otherwise);
                         drop(done);
                     }
-                    Note::Flush(done) => drop(done),
+                    Note::Flush(done) => waits.push(done),
                 }
             }
             self.lost += left_out;
             self.tell_lost();
+            drop(waits);
         }
     }
 
     /// Writes a line, or counts it.
     fn put(&mut self, line: &[u8]) {
+        if let Some((_, Copies::Stderr)) = self.file {
+            // Whatever becomes of the file.
+            let _ = to_stderr(line);
+        }
         self.tell_lost();
         if self.write(line).is_err() {
             self.lost += 1;
@@ -370,9 +377,12 @@ impl Place {
     }
 
     fn tell_lost(&mut self) {
-        let lost = self.lost;
-        let text = "of the log are missing here, which could not be written (in time)";
-        if lost > 0 && self.write(&own(&format!("{lost} lines {text}"))).is_ok() {
+        if self.lost == 0 {
+            return;
+        }
+        let lines = count(self.lost, "line");
+        let text = "of the log are missing here, which could not be written, or not in time";
+        if self.write(&own(&format!("{lines} {text}"))).is_ok() {
             self.lost = 0;
         }
     }
@@ -380,13 +390,7 @@ impl Place {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         match &mut self.file {
             None => to_stderr(line),
-            Some((file, copies)) => {
-                // Each is tried, whatever became of the other.
-                if *copies == Copies::Stderr {
-                    let _ = to_stderr(line);
-                }
-                file.write(line)
-            }
+            Some((file, _)) => file.write(line),
         }
     }
 

@@ -128,11 +128,10 @@ fn a_log_of_text_has_one_escaped_line_for_each_event() {
 }
 
 /// Has the daemon started with another stderr: Python that leaves it as descriptor 2.
-fn mount_with_stderr(rig: &mut Rig, stderr: &str, log: &str, flags: &[&str]) {
+fn mount_with_stderr(rig: &mut Rig, stderr: &str, flags: &[&str]) {
     let target = rig.scripted("lab");
     let code = format!("import os, sys\n{stderr}\nos.execv(sys.argv[1], sys.argv[1:])");
     let mut command = rig.command("python3");
-    command.env("MOUNT_SKILLS_LOG", log);
     command.args(["-S", "-c", &code]).arg(&rig.bin);
     rig.daemon_args(&mut command, &[("lab", &target)], flags);
     rig.mount_with(command);
@@ -162,19 +161,20 @@ fn fail_a_listing(rig: &Rig, scene: &Value) {
 fn a_log_that_nobody_takes_or_reads_changes_nothing_of_a_mount() {
     let mut scene = scene();
     let files: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
-    let bad: serde_json::Map<String, Value> = files
-        .iter()
-        .map(|name| (name.clone(), json!({"text": "x", "serve": "yy"})))
-        .collect();
-    scene["skills"]
-        .as_array_mut()
-        .unwrap()
-        .push(skill("bad", Value::Object(bad)));
-    scene["rules"] = json!([]);
+    let all = files.iter().map(|name| (name.clone(), json!("x")));
+    let bad = skill("bad", Value::Object(all.collect()));
+    scene["skills"].as_array_mut().unwrap().push(bad);
+    // A line of several KiB each: more than a pipe holds.
+    let error = json!({"code": -32000, "message": "\u{202e}".repeat(5000)});
+    let fails = |name: &String| {
+        let uri = format!("skill://bad/{name}");
+        json!({"method": "resources/read", "uri": uri, "error": error})
+    };
+    scene["rules"] = files.iter().map(fails).collect();
     for stderr in [NOBODY, NEVER] {
         let mut rig = Rig::new();
         rig.scene("lab", scene.clone());
-        mount_with_stderr(&mut rig, stderr, "trace", &[]);
+        mount_with_stderr(&mut rig, stderr, &[]);
         for name in &files {
             assert_eq!(rig.cat(&format!("lab/bad/{name}")), Err("EIO"));
         }
@@ -216,6 +216,14 @@ fn a_log_on_a_full_disk_says_what_is_missing_and_harms_nothing() {
     let log = small.join("log");
     fill(&rig);
     let flags = ["--log-file", &log.display().to_string()];
+    // Who waits at a terminal sees it all the same.
+    let target = rig.scripted("lab");
+    let mut command =
+        rig.daemon_command(&[("lab", &target)], &[&flags[..], &["--daemon"]].concat());
+    let out = run(command.env("MOUNT_SKILLS_LOG", "rmcp=trace"));
+    assert!(out.code == Some(0) && out.err.contains("TRACE"), "{out:?}");
+    rig.ask(&["unmount"]);
+    rig.nothing_left();
     rig.up(&["lab"], &flags);
     assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
     fail_a_listing(&rig, &scene);
@@ -371,11 +379,13 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     let file = trail(&rig).display().to_string();
     let _caches = Rig::keep_kernel_caches();
     rig.up(&["lab"], &["--audit", &file]);
-    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    let reader = rig.cat_later("lab/s/a.txt");
+    let pid = reader.pid();
+    assert_eq!(rig.outcome("lab/s/a.txt", reader.finish(30.0)), ok("a\n"));
     let first = audited(&rig, 1).remove(0);
     let digest = format!("sha256:{}", sha256(b"a\n"));
     let expected = json!({
-        "time": first["time"], "uid": 0, "gid": 0, "pid": first["pid"], "command": "cat",
+        "time": first["time"], "uid": 0, "gid": 0, "pid": pid, "command": "cat",
         "program": program("cat"), "label": "lab", "uri": "skill://s/a.txt", "path": "lab/s/a.txt",
         "digest": digest, "size": 2, "source": "server", "opened_window": true,
     });
@@ -497,8 +507,9 @@ struct Asked {
 
 impl Asked {
     fn start(command: &mut std::process::Command) -> Self {
-        let piped = std::process::Stdio::piped;
-        let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
+        let (piped, null) = (std::process::Stdio::piped, std::process::Stdio::null);
+        command.stdin(piped()).stdout(piped()).stderr(null());
+        let mut child = command.spawn().unwrap();
         let said = std::io::BufReader::new(child.stdout.take().unwrap());
         Self { child, said }
     }
