@@ -6,7 +6,7 @@
 use super::ColorArg;
 use crate::domain::finding::Severity;
 use crate::domain::text::printable;
-use crate::host::audit::{Line, Outcome};
+use crate::host::audit::{Gap, Line, Outcome};
 use crate::host::report::{ServerStatus, SkillStatus, Status, UnusedStatus, count};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
@@ -278,14 +278,16 @@ fn escape_xml(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
+/// A time in seconds since the epoch.
+fn at(time: &u64) -> String {
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(*time));
+    // Years of more than four digits have no such form.
+    let time = time.filter(|t| *t < UNIX_EPOCH + LAST_DATE);
+    time.map(httpdate::fmt_http_date).unwrap_or_default()
+}
+
 /// A line of the audit trail.
 pub fn audit(line: &Line) -> String {
-    let at = |time: &u64| {
-        let time = UNIX_EPOCH.checked_add(Duration::from_secs(*time));
-        // Years of more than four digits have no such form.
-        let time = time.filter(|t| *t < UNIX_EPOCH + LAST_DATE);
-        time.map(httpdate::fmt_http_date).unwrap_or_default()
-    };
     match line {
         Line::More { time, more } => format!(
             "{}  {} more, left out",
@@ -390,6 +392,13 @@ pub fn status(status: &Status) -> String {
                 }
             }
         }
+    }
+    if let Some(Gap { since, reason }) = &status.audit_gap {
+        let since = at(since);
+        let _ = writeln!(
+            out,
+            "\nthe audit trail is not written since {since}: {reason}"
+        );
     }
     for unused in &status.unused {
         let _ = writeln!(out, "\n{}", unused_line(unused));

@@ -4,8 +4,9 @@
 //! up while the kernel waits for the answer: until then it cannot be gone. Lines are written by a
 //! thread of their own, so that no reader waits for the disk.
 //!
-//! **Invariant:** one line at most for each process, file and outcome while those are among the
-//! last `KNOWN`; `LINES` at most in `WINDOW`, and how many more there were.
+//! **Invariant:** one line at most for each process, program, file and outcome while those are among
+//! the last `KNOWN`, and one for each window; `LINES` at most in `WINDOW`. A line that is missing,
+//! for whatever reason, is counted in one that follows.
 //!
 //! *Absent:* what the kernel answers from its own memory: it asks nobody, so nobody can tell.
 
@@ -14,6 +15,7 @@ use crate::domain::text::{printable, spelt};
 use crate::sync::Mutex;
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -32,13 +34,24 @@ const LINES: u32 = 1000;
 const WINDOW: Duration = Duration::from_secs(10);
 /// How often it is looked whether what was left out is to be told.
 const TICK: Duration = Duration::from_secs(1);
+/// How long the end of a mount waits for the last lines.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Texts are cut to this many characters.
 const TEXT: usize = 1024;
 /// What stands for a program that is not known.
 const UNKNOWN: &str = "unknown";
 
-/// Where lines go; each with its line feed.
+/// Where lines go; each with its line feed. One that fails is not there.
 pub type Sink = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
+
+/// Since when no line could be written, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Seconds since the epoch.
+    pub since: u64,
+    /// Why.
+    pub reason: String,
+}
 
 /// A line of the trail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,8 +178,9 @@ fn name_and_start(stat: &str) -> Option<(&str, u64)> {
     Some((name, started))
 }
 
-/// By what one line is told from another: who, which inode, and the error if there was one.
-type Key = (u32, Option<u32>, u64, u64, Option<ReadError>);
+/// By what one line is told from another: who, a hash of what it runs, which inode, and the error if
+/// there was one. A process may go on as another program.
+type Key = (u32, Option<u32>, u64, u64, u64, Option<ReadError>);
 
 enum Note {
     Line(Box<Record>),
@@ -177,9 +191,11 @@ enum Note {
 #[derive(Debug)]
 pub(super) struct Audit {
     known: Mutex<LruCache<Key, ()>>,
+    programs: RandomState,
     notes: SyncSender<Note>,
     /// Lines for which the writer was too slow.
     missed: Arc<AtomicU64>,
+    gap: Arc<Mutex<Option<Gap>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -188,21 +204,29 @@ impl Audit {
     pub(super) fn start(sink: Sink) -> io::Result<Self> {
         let (notes, queue) = sync_channel(WAITING);
         let missed = Arc::<AtomicU64>::default();
-        let counted = Arc::clone(&missed);
+        let gap = Arc::<Mutex<Option<Gap>>>::default();
+        let (counted, noted) = (Arc::clone(&missed), Arc::clone(&gap));
         let writer = std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || write(&queue, &counted, sink))?;
+            .spawn(move || write(&queue, &counted, Pen { sink, gap: noted }))?;
         Ok(Self {
             known: Mutex::new(LruCache::new(KNOWN)),
+            programs: RandomState::new(),
             notes,
             missed,
+            gap,
             writer: Mutex::new(Some(writer)),
         })
     }
 
     /// Whether this is to be in the trail and is not; the next time it is.
     pub(super) fn is_new(&self, process: &Process, ino: u64, error: Option<ReadError>) -> bool {
-        let key = (process.uid, process.pid, process.started, ino, error);
+        let Process {
+            uid, pid, started, ..
+        } = *process;
+        let runs = (&process.command, &process.program);
+        let runs = self.programs.hash_one(runs);
+        let key = (uid, pid, started, runs, ino, error);
         self.known.lock().put(key, ()).is_none()
     }
 
@@ -232,47 +256,93 @@ impl Audit {
         }
     }
 
-    /// Writes what is left to write. Blocks on the disk.
+    /// Since when no line could be written, if that is so.
+    pub(super) fn gap(&self) -> Option<Gap> {
+        self.gap.lock().clone()
+    }
+
+    /// Writes what is left to write. Blocks on the disk, for a moment.
     pub(super) fn end(&self) {
-        let _ = self.notes.send(Note::End);
-        if let Some(writer) = self.writer.lock().take() {
-            let _ = writer.join();
+        self.end_within(PATIENCE);
+    }
+
+    fn end_within(&self, patience: Duration) {
+        let Some(writer) = self.writer.lock().take() else {
+            return;
+        };
+        let by = Instant::now() + patience;
+        let mut told = false;
+        while !writer.is_finished() {
+            if Instant::now() >= by {
+                tracing::warn!("the audit trail does not take its last lines; they are lost");
+                return;
+            }
+            // There may be no room for it before the writer has taken something.
+            told = told || self.notes.try_send(Note::End).is_ok();
+            std::thread::sleep(Duration::from_millis(5));
         }
+        let _ = writer.join();
+    }
+}
+
+/// What writes, and what became of it.
+struct Pen {
+    sink: Sink,
+    gap: Arc<Mutex<Option<Gap>>>,
+}
+
+impl Pen {
+    /// Writes a line, or counts what is missing with it.
+    fn put(&mut self, line: &Line, rate: &mut Rate) {
+        let mut text = serde_json::to_vec(line).unwrap_or_default();
+        text.push(b'\n');
+        let written = (self.sink)(&text);
+        let before = self.gap.lock().clone();
+        let gap = match (written, before) {
+            (Ok(()), None) => return,
+            (Ok(()), Some(Gap { since, .. })) => {
+                let seconds = super::unix_now().saturating_sub(since);
+                tracing::warn!("the audit trail is written again, after {seconds} s without it");
+                None
+            }
+            (Err(e), before) => {
+                if before.is_none() {
+                    tracing::warn!("the audit trail is not written: {e}");
+                }
+                rate.left_out(match line {
+                    Line::Read(_) => 1,
+                    Line::More { more, .. } => *more,
+                });
+                let reason = printable(&e.to_string(), TEXT);
+                let since = before.map_or_else(super::unix_now, |gap| gap.since);
+                Some(Gap { since, reason })
+            }
+        };
+        *self.gap.lock() = gap;
     }
 }
 
 /// Writes lines until the end.
-fn write(queue: &Receiver<Note>, missed: &AtomicU64, mut sink: Sink) {
+fn write(queue: &Receiver<Note>, missed: &AtomicU64, mut pen: Pen) {
     let mut rate = Rate::new(Instant::now());
-    let mut failing = false;
-    let mut put = |line: &Line| {
-        let mut text = serde_json::to_vec(line).unwrap_or_default();
-        text.push(b'\n');
-        let written = sink(&text);
-        if let Err(e) = &written
-            && !failing
-        {
-            tracing::warn!("the audit trail is not written: {e}");
-        }
-        failing = written.is_err();
-    };
     loop {
         let note = queue.recv_timeout(TICK);
         let now = Instant::now();
         rate.left_out(missed.swap(0, Ordering::Relaxed));
         if let Some(more) = rate.due(now) {
             let time = super::unix_now();
-            put(&Line::More { time, more });
+            pen.put(&Line::More { time, more }, &mut rate);
         }
         match note {
-            Ok(Note::Line(record)) if rate.admit(now) => put(&Line::Read(record)),
+            Ok(Note::Line(record)) if rate.admit(now) => pen.put(&Line::Read(record), &mut rate),
             Ok(Note::Line(_)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Note::End) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    if rate.more > 0 {
-        let (time, more) = (super::unix_now(), rate.more);
-        put(&Line::More { time, more });
+    let more = std::mem::take(&mut rate.more);
+    if more > 0 {
+        let time = super::unix_now();
+        pen.put(&Line::More { time, more }, &mut rate);
     }
 }
 
@@ -363,6 +433,10 @@ mod tests {
             "the number is used again"
         );
         assert!(audit.is_new(&process(7, 1), 6, None));
+        let mut other = process(7, 1);
+        other.program = Some("/bin/other".into());
+        assert!(audit.is_new(&other, 5, None), "it runs another program");
+        assert!(!audit.is_new(&process(7, 1), 5, None));
         assert!(audit.is_new(&process(7, 1), 5, Some(ReadError::Stale)));
         for ino in 0..KNOWN.get() as u64 {
             audit.is_new(&process(8, 1), 100 + ino, None);
@@ -412,6 +486,60 @@ mod tests {
         assert_eq!(first.uri, "skill://s/\\u{202e}");
         assert_eq!((first.pid, &*first.program), (Some(7), UNKNOWN));
         assert_eq!(first.outcome, denied());
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_counted_in_one_that_can() {
+        let (send, lines) = mpsc::channel();
+        let mut n = 0;
+        let sink = move |line: &[u8]| {
+            n += 1;
+            if n == 2 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let line: Line = serde_json::from_slice(line).unwrap();
+            send.send(line).map_err(io::Error::other)
+        };
+        let audit = Audit::start(Box::new(sink)).unwrap();
+        let place = ("a", "skill://s", "a/s");
+        audit.put(process(7, 1), 1, place, denied());
+        audit.put(process(7, 1), 2, place, denied());
+        let start = Instant::now();
+        while audit.gap().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+        audit.put(process(7, 1), 3, place, denied());
+        audit.end();
+        assert_eq!(audit.gap(), None);
+        let lines: Vec<Line> = lines.iter().collect();
+        let told: Vec<u64> = lines
+            .iter()
+            .map(|l| match l {
+                Line::Read(read) => read.time,
+                Line::More { more, .. } => 100 + more,
+            })
+            .collect();
+        assert_eq!(told, [1, 3, 101]);
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_a_disk_that_hangs() {
+        let (go, hang) = mpsc::channel::<()>();
+        let (began, begun) = mpsc::channel();
+        let sink = move |_: &[u8]| {
+            let _ = (began.send(()), hang.recv());
+            Ok(())
+        };
+        let audit = Audit::start(Box::new(sink)).unwrap();
+        let put = |n| audit.put(process(7, 1), n, ("a", "", ""), denied());
+        put(0);
+        begun.recv().unwrap();
+        (0..=WAITING as u64).for_each(put);
+        audit.end_within(Duration::from_millis(20));
+        assert!(audit.writer.lock().is_none(), "it is left behind");
+        assert_eq!(audit.missed.load(Ordering::Relaxed), 1);
+        drop(go);
     }
 
     #[test]

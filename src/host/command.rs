@@ -6,7 +6,7 @@ use crate::domain::diff::Diff;
 use crate::domain::frontmatter;
 use crate::domain::manifest::{Entry, FileEntry, Reason, SetId};
 use crate::domain::name::{Label, MAX_PATH, RelPath};
-use crate::domain::skill::{From, Known, Origin, Scope, Shown, Skill, Standing};
+use crate::domain::skill::{From, Known, Moved, Origin, Scope, Shown, Skill, Standing};
 use crate::domain::text::{Quoted, did_you_mean, nearest, printable, spelt, word};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
@@ -324,7 +324,7 @@ impl Host {
     pub async fn revoke(&self, name: &str) -> Result<String, Trouble> {
         let (slot, uri, name) = self.find_skill(name)?;
         let done = format!("revoked {name}");
-        let _ = self.act(slot, &uri, Act::Revoke).await;
+        self.do_to(slot, &uri, Act::Revoke).await?;
         self.stored(
             slot,
             "it is revoked for this mount, but that cannot be stored",
@@ -349,6 +349,13 @@ impl Host {
         }))
     }
 
+    /// Does what is no question of a set to a skill.
+    async fn do_to(&self, slot: u16, uri: &Arc<str>, act: Act) -> Result<(), Trouble> {
+        let text = "it is not done: the server was removed meanwhile, or the mount is ending";
+        let done = self.act(slot, uri, act).await;
+        done.map_err(|Moved| Trouble::Failed(text.into()))
+    }
+
     fn stored(&self, slot: u16, but: &str) -> Result<(), Trouble> {
         if self.slot(slot).is_some_and(|s| s.server.locked.is_some()) {
             return Ok(());
@@ -367,7 +374,7 @@ impl Host {
         let Named { slot, uri, shown } = self.find(name)?;
         let uris = self.held(slot, uri);
         for uri in &uris {
-            let _ = self.act(slot, uri, Act::Release).await;
+            self.do_to(slot, uri, Act::Release).await?;
         }
         let skills = report::count(uris.len(), "skill");
         Ok(format!("{shown}: released {skills}"))
@@ -416,7 +423,7 @@ impl Host {
                 }
                 (Known::Withdrawn, _) => "the server no longer serves it".into(),
             };
-            let _ = self.act(slot, &uri, Act::Refresh(known)).await;
+            self.do_to(slot, &uri, Act::Refresh(known)).await?;
             return Ok(format!("{shown}: {text}"));
         }
         let listing = source
@@ -437,11 +444,11 @@ impl Host {
         for uri in silent {
             // One that cannot be asked for now stays as it is known.
             if let Ok(known) = ask_known(&*source, &uri, Instant::now() + self.timeout).await {
-                let _ = self.act(slot, &uri, Act::Refresh(known)).await;
+                self.do_to(slot, &uri, Act::Refresh(known)).await?;
             }
         }
         for uri in self.held(slot, None) {
-            let _ = self.act(slot, &uri, Act::Release).await;
+            self.do_to(slot, &uri, Act::Release).await?;
         }
         Ok(format!("{shown}: {text}"))
     }
@@ -459,9 +466,8 @@ impl Host {
             ))),
             Ok(Known::Entry(entry)) => {
                 let path = self.mountpoint.join(label).join(entry.dir.as_str());
-                let _ = self
-                    .act(slot, &uri.into(), Act::Name(Known::Entry(entry)))
-                    .await;
+                self.do_to(slot, &uri.into(), Act::Name(Known::Entry(entry)))
+                    .await?;
                 Ok(spelt(&path.display().to_string()))
             }
             Ok(Known::Declined(d)) => {

@@ -6,6 +6,7 @@
 
 use super::report::Status;
 use super::{ReadError, Way};
+use crate::sync::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::time::Duration;
 
 /// The upper ends, in seconds, of the ranges that waits are counted in: from a read out of memory
@@ -25,7 +27,39 @@ fn waits() -> Histogram {
     Histogram::new(RANGES)
 }
 
-type Waits<L> = Family<L, Histogram, fn() -> Histogram>;
+/// A family that forgets what is of a server which is gone.
+#[derive(Debug)]
+struct Known<L, M> {
+    family: Family<L, M, fn() -> M>,
+    /// The labels that are in it, which it does not tell.
+    labels: Mutex<Vec<L>>,
+}
+
+impl<L: Clone + Eq + Hash, M: Clone> Known<L, M> {
+    fn new(constructor: fn() -> M) -> Self {
+        Self {
+            family: Family::new_with_constructor(constructor),
+            labels: Mutex::default(),
+        }
+    }
+
+    fn of(&self, labels: &L) -> M {
+        if self.family.get(labels).is_none() {
+            self.labels.lock().push(labels.clone());
+        }
+        self.family.get_or_create_owned(labels)
+    }
+
+    fn forget(&self, is_gone: impl Fn(&L) -> bool) {
+        self.labels.lock().retain(|labels| {
+            let stays = !is_gone(labels);
+            if !stays {
+                self.family.remove(labels);
+            }
+            stays
+        });
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfServer {
@@ -71,12 +105,12 @@ struct OfKind {
 /// What is counted as it happens.
 #[derive(Debug)]
 pub(super) struct Metrics {
-    reads: Family<OfOutcome, Counter>,
-    bytes: Family<OfSource, Counter>,
-    read_waits: Waits<OfSource>,
-    requests: Family<OfRequest, Counter>,
-    request_waits: Waits<OfMethod>,
-    refusals: Family<OfOutcome, Counter>,
+    reads: Known<OfOutcome, Counter>,
+    bytes: Known<OfSource, Counter>,
+    read_waits: Known<OfSource, Histogram>,
+    requests: Known<OfRequest, Counter>,
+    request_waits: Known<OfMethod, Histogram>,
+    refusals: Known<OfOutcome, Counter>,
     misses: Counter,
     in_flight: Gauge,
 }
@@ -84,12 +118,12 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn new() -> Self {
         Self {
-            reads: Family::default(),
-            bytes: Family::default(),
-            read_waits: Family::new_with_constructor(waits),
-            requests: Family::default(),
-            request_waits: Family::new_with_constructor(waits),
-            refusals: Family::default(),
+            reads: Known::new(Counter::default),
+            bytes: Known::new(Counter::default),
+            read_waits: Known::new(waits),
+            requests: Known::new(Counter::default),
+            request_waits: Known::new(waits),
+            refusals: Known::new(Counter::default),
             misses: Counter::default(),
             in_flight: Gauge::default(),
         }
@@ -100,27 +134,25 @@ impl Metrics {
         let server = server.to_owned();
         let source = way.as_str();
         let of = OfSource { server, source };
-        self.read_waits
-            .get_or_create(&of)
-            .observe(took.as_secs_f64());
-        self.bytes.get_or_create(&of).inc_by(bytes as u64);
+        self.read_waits.of(&of).observe(took.as_secs_f64());
+        self.bytes.of(&of).inc_by(bytes as u64);
         let (server, outcome) = (of.server, "served");
         let of = OfOutcome { server, outcome };
-        self.reads.get_or_create(&of).inc();
+        self.reads.of(&of).inc();
     }
 
     /// A read was answered with an error.
     pub(super) fn failed(&self, server: &str, error: ReadError) {
         let (server, outcome) = (server.to_owned(), error.name());
         let of = OfOutcome { server, outcome };
-        self.reads.get_or_create(&of).inc();
+        self.reads.of(&of).inc();
     }
 
     /// There is a reason for a refusal.
     pub(super) fn refused(&self, server: &str, error: ReadError) {
         let (server, outcome) = (server.to_owned(), error.name());
         let of = OfOutcome { server, outcome };
-        self.refusals.get_or_create(&of).inc();
+        self.refusals.of(&of).inc();
     }
 
     /// A request to a server came to something.
@@ -133,16 +165,24 @@ impl Metrics {
     ) {
         let server = server.to_owned();
         let of = OfMethod { server, method };
-        self.request_waits
-            .get_or_create(&of)
-            .observe(took.as_secs_f64());
+        self.request_waits.of(&of).observe(took.as_secs_f64());
         let server = of.server;
         let of = OfRequest {
             server,
             method,
             outcome,
         };
-        self.requests.get_or_create(&of).inc();
+        self.requests.of(&of).inc();
+    }
+
+    /// A server is gone, and its series with it.
+    pub(super) fn forget(&self, server: &str) {
+        self.reads.forget(|of| of.server == server);
+        self.refusals.forget(|of| of.server == server);
+        self.bytes.forget(|of| of.server == server);
+        self.read_waits.forget(|of| of.server == server);
+        self.requests.forget(|of| of.server == server);
+        self.request_waits.forget(|of| of.server == server);
     }
 
     /// A file was not on the disk.
@@ -163,35 +203,35 @@ impl Metrics {
         r.register(
             "reads",
             "Reads of the kernel, by what they came to",
-            self.reads.clone(),
+            self.reads.family.clone(),
         );
         r.register_with_unit(
             "read",
             "Content that reads of the kernel were answered with, by where it was",
             Unit::Bytes,
-            self.bytes.clone(),
+            self.bytes.family.clone(),
         );
         r.register_with_unit(
             "read_wait",
-            "How long reads waited, by where the content was",
+            "How long reads waited that were answered with content, by where it was",
             Unit::Seconds,
-            self.read_waits.clone(),
+            self.read_waits.family.clone(),
         );
         r.register(
             "requests",
             "Requests to servers, by method and what they came to",
-            self.requests.clone(),
+            self.requests.family.clone(),
         );
         r.register_with_unit(
             "request_wait",
             "How long requests to servers took, by method",
             Unit::Seconds,
-            self.request_waits.clone(),
+            self.request_waits.family.clone(),
         );
         r.register(
             "refusals",
             "Reasons for refused reads and lookups, by kind",
-            self.refusals.clone(),
+            self.refusals.family.clone(),
         );
         r.register(
             "reads_waiting",
@@ -295,7 +335,7 @@ mod tests {
 
     fn text(metrics: &Metrics) -> String {
         let mut registry = Registry::default();
-        registry.register("waits", "x", metrics.read_waits.clone());
+        registry.register("waits", "x", metrics.read_waits.family.clone());
         let mut out = String::new();
         text::encode(&mut out, &registry).unwrap();
         out

@@ -1165,6 +1165,7 @@ impl Host {
         self.swap(|t| t.without_label(slot), Some(told), changes);
         self.memo.lock().retain(|(of, ..), _| *of != slot);
         self.refusals.lock().forget(slot);
+        self.metrics.forget(s.server.label.as_str());
         self.settle_as(slot, "removed".into());
         // They end when they find it gone.
         s.windows_due.notify_one();

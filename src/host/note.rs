@@ -144,7 +144,9 @@ impl Host {
         let (Some(audit), Some(process)) = (self.audit.get(), process) else {
             return;
         };
-        if !audit.is_new(&process, ino, told.err()) {
+        let is_new = audit.is_new(&process, ino, told.err());
+        let opened = told.is_ok_and(|a| a.opened == Opened::Window);
+        if !is_new && !opened {
             return;
         }
         let tree = self.tree();
@@ -179,7 +181,10 @@ impl Host {
         outcome: &'static str,
         took: Duration,
     ) {
-        self.metrics.asked(label.as_str(), method, outcome, took);
+        // One that has left may still be busy.
+        if self.number(label).is_some() {
+            self.metrics.asked(label.as_str(), method, outcome, took);
+        }
     }
 
     /// All figures, as text for Prometheus; the upcalls are the kernel side's.

@@ -4,6 +4,7 @@
 //! All texts of servers are escaped here, once. A digest match is called *consistent with the
 //! server's manifest*, never "trusted" (HR-69).
 
+use super::audit::{Audit, Gap};
 use super::refusal::Refusal;
 use super::{Host, ListingNow, Message, Now, Slot};
 use crate::domain::diff::Diff;
@@ -46,6 +47,9 @@ pub struct Status {
     /// Where the audit trail is, if there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub audit: Option<String>,
+    /// Since when nothing could be written to it, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub audit_gap: Option<Gap>,
     /// Where figures for Prometheus are served, if they are.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub metrics: Option<String>,
@@ -209,6 +213,7 @@ impl Host {
             unused: self.unused.lock().clone(),
             cache: self.cache.as_ref().map(|c| c.figures()),
             audit: None,
+            audit_gap: self.audit.get().and_then(Audit::gap),
             metrics: None,
             upcalls: BTreeMap::new(),
         }

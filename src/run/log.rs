@@ -1,21 +1,29 @@
 //! The log: which events are in it, how its lines look, and where they go: to stderr, or to a file
 //! that is opened anew when it was moved away.
 //!
+//! In a mount a thread of its own writes, and what waits for it is bounded; a command writes at once.
+//!
 //! **Invariant:** a line is one line, and holds nothing that a terminal would act on, whatever a
 //! server said.
 //!
-//! *Absent:* rotation and limits, which logrotate has; syslog and journald, since a service manager
-//! takes what is written to stderr.
+//! **Invariant:** nobody waits for the log of a mount, but for a moment at its end, and nothing
+//! depends on whether it can be written; lines that could not be are counted in one of its own.
+//!
+//! *Absent:* rotation and limits, which logrotate has, but for the file that is used when none was
+//! named; syslog and journald, since a service manager takes what is written to stderr.
 
 use crate::cli::LogFormat;
 use crate::domain::text::printable;
-use parking_lot::{Mutex, RwLock};
+use crate::host::report::count;
+use crate::store::append::Trail;
+use parking_lot::{Condvar, Mutex, RwLock};
 use serde::Serialize;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -28,8 +36,27 @@ use tracing_subscriber::reload::Handle;
 /// What is logged if nobody says.
 const USUAL: &str = "warn";
 
+/// The thread that writes.
+const THREAD: &str = "log";
+/// At most so many bytes wait to be written.
+const WAITING: usize = 1 << 20;
+/// How long the end of a mount, or its way into the background, waits for the log.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// How lines look.
 static FORMAT: RwLock<LogFormat> = RwLock::new(LogFormat::Text);
+
+/// Whether lines of text say whose they are.
+static SIGNED: RwLock<Signed> = RwLock::new(Signed::No);
+
+/// Whether lines of text name the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signed {
+    /// They do: several write to one file.
+    Yes,
+    /// The file is ours alone.
+    No,
+}
 
 /// What is logged.
 static LEVELS: Mutex<Option<Levels>> = Mutex::new(None);
@@ -70,6 +97,8 @@ pub fn start_log() {
     };
     let builder = tracing_subscriber::fmt()
         .with_writer(Log)
+        // They would be printed to stderr by what panics when that fails.
+        .log_internal_errors(false)
         .event_format(Lines)
         .with_env_filter(filter)
         .with_filter_reloading();
@@ -121,11 +150,10 @@ where
         let line = match *FORMAT.read() {
             LogFormat::Text => {
                 let mut line = String::new();
-                Format::default().with_target(false).format_event(
-                    context,
-                    Writer::new(&mut line),
-                    event,
-                )?;
+                Format::default()
+                    .with_target(false)
+                    .with_timer(Stamp)
+                    .format_event(context, Writer::new(&mut line), event)?;
                 printable(line.trim_end_matches('\n'), usize::MAX)
             }
             LogFormat::Json => json(event)?,
@@ -134,27 +162,69 @@ where
     }
 }
 
+/// When a line was written and, where that matters, by whom.
+struct Stamp;
+
+impl FormatTime for Stamp {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        SystemTime.format_time(writer)?;
+        match *SIGNED.read() {
+            Signed::Yes => write!(writer, " [{}]", std::process::id()),
+            Signed::No => Ok(()),
+        }
+    }
+}
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    level: &'a str,
+    target: &'a str,
+    pid: u32,
+    #[serde(flatten)]
+    fields: Fields,
+}
+
+impl Line<'_> {
+    fn text(level: &str, target: &str, fields: Fields) -> Result<String, fmt::Error> {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let line = Line {
+            time,
+            level,
+            target,
+            pid: std::process::id(),
+            fields,
+        };
+        serde_json::to_string(&line).map_err(|_| fmt::Error)
+    }
+}
+
 /// An event as one line of JSON.
 fn json(event: &Event<'_>) -> Result<String, fmt::Error> {
-    #[derive(Serialize)]
-    struct Line<'a> {
-        time: String,
-        level: &'a str,
-        target: &'a str,
-        #[serde(flatten)]
-        fields: Fields,
-    }
     let mut fields = Fields::default();
     event.record(&mut fields);
-    let mut time = String::new();
-    SystemTime.format_time(&mut Writer::new(&mut time))?;
-    let line = Line {
-        time,
-        level: event.metadata().level().as_str(),
-        target: event.metadata().target(),
-        fields,
+    let metadata = event.metadata();
+    Line::text(metadata.level().as_str(), metadata.target(), fields)
+}
+
+/// What the log says of itself, which goes past the filter.
+fn own(text: &str) -> Vec<u8> {
+    let text = printable(text, 2000);
+    let line = match *FORMAT.read() {
+        LogFormat::Text => {
+            let mut time = String::new();
+            let _ = Stamp.format_time(&mut Writer::new(&mut time));
+            format!("{time}  WARN {text}")
+        }
+        LogFormat::Json => {
+            let mut fields = Fields::default();
+            fields.0.insert("message".into(), text.into());
+            Line::text("WARN", module_path!(), fields).unwrap_or_default()
+        }
     };
-    serde_json::to_string(&line).map_err(|_| fmt::Error)
+    format!("{line}\n").into_bytes()
 }
 
 /// The fields of an event; its text is `message`.
@@ -186,16 +256,63 @@ impl Visit for Fields {
     }
 }
 
-/// The file, if the log goes to one.
-static FILE: RwLock<Option<Open>> = RwLock::new(None);
+/// What waits to be written; none in a command, which writes at once.
+static QUEUE: OnceLock<Queue> = OnceLock::new();
 
-struct Open {
-    path: PathBuf,
-    file: File,
-    copies: Copies,
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    news: Condvar,
 }
 
-/// Whether lines go to stderr as well.
+#[derive(Default)]
+struct Waiting {
+    notes: Vec<Note>,
+    bytes: usize,
+    /// So many lines came after these, and there was no room for them.
+    left_out: usize,
+}
+
+/// What the thread is told.
+enum Note {
+    /// A line with its line feed.
+    Line(Vec<u8>),
+    /// The file may have been moved away.
+    Reopen,
+    /// The file takes the place of stderr; this one, if there is none.
+    TakeStderr(File, SyncSender<()>),
+    /// Nothing, but that what came before is written.
+    Flush(SyncSender<()>),
+}
+
+impl Queue {
+    fn put(&self, note: Note) {
+        let mut waiting = self.waiting.lock();
+        match &note {
+            Note::Line(line) if waiting.bytes + line.len() > WAITING && waiting.bytes > 0 => {
+                waiting.left_out += 1;
+                return;
+            }
+            Note::Line(line) => waiting.bytes += line.len(),
+            // One is as good as many, which nobody takes while the disk hangs.
+            Note::Reopen if matches!(waiting.notes.last(), Some(Note::Reopen)) => return,
+            Note::Reopen | Note::TakeStderr(..) | Note::Flush(_) => {}
+        }
+        waiting.notes.push(note);
+        self.news.notify_one();
+    }
+
+    /// Waits for what there is to do.
+    fn take(&self) -> Waiting {
+        let mut waiting = self.waiting.lock();
+        while waiting.notes.is_empty() {
+            self.news.wait(&mut waiting);
+        }
+        std::mem::take(&mut *waiting)
+    }
+}
+
+/// Whether lines go to stderr as well as to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copies {
     /// To the file only.
@@ -206,45 +323,200 @@ pub(super) enum Copies {
     Stderr,
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).open(path)
+/// Where lines go.
+struct Place {
+    file: Option<(Trail, Copies)>,
+    /// So many lines are not there.
+    lost: usize,
+    opened: Opened,
 }
 
-/// Sends the log to a file from now on, which is made if it is missing.
-pub(super) fn to_file(path: &Path, copies: Copies) -> io::Result<()> {
-    let path = std::path::absolute(path)?;
-    let file = open(&path)?;
-    *FILE.write() = Some(Open { path, file, copies });
+/// Whether the file could be opened anew when it was looked for.
+#[derive(PartialEq, Eq)]
+enum Opened {
+    Yes,
+    No,
+}
+
+impl Place {
+    /// Writes what comes, for ever.
+    fn serve(mut self, queue: &Queue) {
+        loop {
+            let Waiting {
+                notes, left_out, ..
+            } = queue.take();
+            self.turn();
+            let mut waits = Vec::new();
+            for note in notes {
+                match note {
+                    Note::Line(line) => self.put(&line),
+                    Note::Reopen => self.turn(),
+                    Note::TakeStderr(otherwise, done) => {
+                        self.take_stderr(&otherwise);
+                        drop(done);
+                    }
+                    Note::Flush(done) => waits.push(done),
+                }
+            }
+            self.lost += left_out;
+            self.tell_lost();
+            drop(waits);
+        }
+    }
+
+    /// Writes a line, or counts it.
+    fn put(&mut self, line: &[u8]) {
+        if let Some((_, Copies::Stderr)) = self.file {
+            // Whatever becomes of the file.
+            let _ = to_stderr(line);
+        }
+        self.tell_lost();
+        if self.write(line).is_err() {
+            self.lost += 1;
+        }
+    }
+
+    fn tell_lost(&mut self) {
+        if self.lost == 0 {
+            return;
+        }
+        let lines = count(self.lost, "line");
+        let text = "of the log are missing here, which could not be written, or not in time";
+        if self.write(&own(&format!("{lines} {text}"))).is_ok() {
+            self.lost = 0;
+        }
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        match &mut self.file {
+            None => to_stderr(line),
+            Some((file, _)) => file.write(line),
+        }
+    }
+
+    /// Goes on in the file that has the name now; without success all stays as it is.
+    fn turn(&mut self) {
+        let Some((file, copies)) = &mut self.file else {
+            return;
+        };
+        match file.turn() {
+            Ok(is_other) => {
+                self.opened = Opened::Yes;
+                if is_other && *copies == Copies::Instead {
+                    // What a library says there is not to be lost, if it is there to be said.
+                    let _ = rustix::stdio::dup2_stderr(file.file());
+                }
+            }
+            Err(e) if self.opened == Opened::Yes => {
+                self.opened = Opened::No;
+                let text = format!("{}: cannot be opened anew: {e}", file.path().display());
+                self.put(&own(&text));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn take_stderr(&mut self, otherwise: &File) {
+        let to = match &mut self.file {
+            Some((file, copies)) => {
+                *copies = Copies::Instead;
+                file.file()
+            }
+            None => otherwise,
+        };
+        let _ = rustix::stdio::dup2_stderr(to);
+    }
+}
+
+/// Writes to stderr, past the lock that others hold while they write there.
+fn to_stderr(mut line: &[u8]) -> io::Result<()> {
+    while !line.is_empty() {
+        match rustix::io::write(rustix::stdio::stderr(), line) {
+            Ok(n) => line = line.get(n..).unwrap_or_default(),
+            Err(e) => match io::Error::from(e) {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                e => return Err(e),
+            },
+        }
+    }
     Ok(())
 }
 
-/// Opens the file anew, which may have been moved away; without one, or without success, all
-/// stays as it is.
-pub(super) fn reopen() {
-    let mut log = FILE.write();
-    let Some(log) = log.as_mut() else { return };
-    match open(&log.path) {
-        Ok(file) => log.file = file,
-        Err(e) => {
-            let shown = log.path.display();
-            let _ = writeln!(log.file, "{shown}: cannot be opened anew: {e}");
-        }
-    }
-    if log.copies == Copies::Instead {
-        // What a library says there is not to be lost, if it is there to be said.
-        let _ = rustix::stdio::dup2_stderr(&log.file);
+/// From now on a thread writes the log, to stderr or to a file.
+///
+/// # Errors
+/// There is no thread to be had.
+pub(super) fn begin(file: Option<(Trail, Copies)>, signed: Signed) -> io::Result<Begun> {
+    *SIGNED.write() = signed;
+    let queue = QUEUE.get_or_init(Queue::default);
+    let place = Place {
+        file,
+        lost: 0,
+        opened: Opened::Yes,
+    };
+    std::thread::Builder::new()
+        .name(THREAD.into())
+        .spawn(move || place.serve(queue))?;
+    Ok(Begun)
+}
+
+/// A log that is written by a thread. When this goes, what waits is written, if that is possible in
+/// a moment.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Begun;
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        await_done(Note::Flush);
     }
 }
 
-/// The log's file takes the place of stderr; `otherwise` does if there is none.
-pub(super) fn take_stderr(otherwise: &File) -> io::Result<()> {
-    let mut log = FILE.write();
-    if let Some(log) = log.as_mut() {
-        log.copies = Copies::Instead;
+/// Has the thread do something, and waits for that for a moment; whether it is done.
+fn await_done(note: impl FnOnce(SyncSender<()>) -> Note) -> bool {
+    let Some(queue) = QUEUE.get() else {
+        return false;
+    };
+    let (done, is_done) = sync_channel(0);
+    queue.put(note(done));
+    is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+}
+
+/// Looks whether the file was moved away, and makes it anew then.
+pub(super) fn reopen() {
+    if let Some(queue) = QUEUE.get() {
+        queue.put(Note::Reopen);
     }
-    let to = log.as_ref().map_or(otherwise, |log| &log.file);
-    Ok(rustix::stdio::dup2_stderr(to)?)
+}
+
+/// The log's file takes the place of stderr; `otherwise` does if there is none, or if the log cannot
+/// be written just now.
+pub(super) fn take_stderr(otherwise: &File) -> io::Result<()> {
+    let null = otherwise.try_clone()?;
+    if !await_done(|done| Note::TakeStderr(null, done)) {
+        rustix::stdio::dup2_stderr(otherwise)?;
+    }
+    Ok(())
+}
+
+/// Has a panic in one of these threads end the process: a mount that lacks one of them goes on saying
+/// what is not so. The guard unmounts. Any panic is told in the log.
+pub(super) fn end_without(threads: &'static [&'static str]) {
+    std::panic::set_hook(Box::new(move |info| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        if name != THREAD
+            && let Some(queue) = QUEUE.get()
+        {
+            queue.put(Note::Line(own(&format!("thread {name:?} {info}"))));
+            if threads.contains(&name) {
+                await_done(Note::Flush);
+            }
+        }
+        if name == THREAD || threads.contains(&name) {
+            std::process::abort();
+        }
+    }));
 }
 
 /// The log as tracing writes to it.
@@ -253,15 +525,9 @@ pub(super) struct Log;
 
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let log = FILE.read();
-        match log.as_ref() {
-            None => io::stderr().write_all(line)?,
-            Some(log) => {
-                (&log.file).write_all(line)?;
-                if log.copies == Copies::Stderr {
-                    io::stderr().write_all(line)?;
-                }
-            }
+        match QUEUE.get() {
+            Some(queue) => queue.put(Note::Line(line.to_vec())),
+            None => to_stderr(line)?,
         }
         Ok(line.len())
     }
@@ -293,5 +559,48 @@ mod tests {
         }
         let login = filter("rmcp=trace").unwrap().to_string();
         assert!(login.contains("rmcp::transport::auth=warn"), "{login}");
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_what_was_left_out_is_counted() {
+        let queue = Queue::default();
+        queue.put(Note::Line(vec![b'x'; WAITING + 1]));
+        queue.put(Note::Line(b"no room\n".to_vec()));
+        queue.put(Note::Reopen);
+        queue.put(Note::Reopen);
+        queue.put(Note::Line(b"no room\n".to_vec()));
+        let taken = queue.take();
+        assert_eq!((taken.notes.len(), taken.left_out), (2, 2));
+        queue.put(Note::Line(b"room again\n".to_vec()));
+        assert_eq!(queue.take().left_out, 0);
+    }
+
+    const CHILD: &str = "MOUNT_SKILLS_TEST_PANICS_IN";
+
+    #[test]
+    fn a_panic_is_logged_and_ends_the_process_if_its_thread_is_needed() {
+        if let Ok(name) = std::env::var(CHILD) {
+            let _log = begin(None, Signed::No).unwrap();
+            end_without(&["needed"]);
+            let thread = std::thread::Builder::new().name(name);
+            let ended = thread.spawn(|| panic!("of its own")).unwrap().join();
+            assert!(ended.is_err());
+            return;
+        }
+        for (name, code) in [("needed", None), ("other", Some(0))] {
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            test.args(["--exact", "--nocapture", "--test-threads=1"]);
+            let path = "a_panic_is_logged_and_ends_the_process_if_its_thread_is_needed";
+            test.arg(format!("run::log::tests::{path}"));
+            let out = test.env(CHILD, name).output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), code, "{name}: {said}");
+            let line = said.lines().find(|l| l.contains("of its own"));
+            let line = line.unwrap_or_else(|| panic!("{name}: {said}"));
+            assert!(
+                line.contains("WARN") && line.contains(&format!("thread {name:?}")),
+                "{line}"
+            );
+        }
     }
 }

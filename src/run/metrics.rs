@@ -9,6 +9,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -16,13 +17,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 /// At most this many connections at once.
 const CONNECTIONS: usize = 8;
 /// How long a connection may take, all in all.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The text format of Prometheus, as its library writes it.
+/// How long it may take to ask.
+const TO_ASK: Duration = Duration::from_secs(1);
+/// What is sent, whatever else a request would accept: OpenMetrics, which Prometheus reads.
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Gives the figures.
@@ -45,30 +48,33 @@ impl Listener {
         Ok(Self { listener, url })
     }
 
-    /// Answers, for ever.
+    /// Answers, for ever. If there are too many connections, the oldest goes.
     pub(super) async fn serve(self, figures: Figures) {
-        let turns = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut open = VecDeque::<JoinHandle<()>>::new();
         loop {
-            let Ok(turn) = Arc::clone(&turns).acquire_owned().await else {
-                return;
-            };
             let Ok((stream, _)) = self.listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
+            open.retain(|one| !one.is_finished());
+            if open.len() >= CONNECTIONS
+                && let Some(oldest) = open.pop_front()
+            {
+                oldest.abort();
+            }
             let figures = Arc::clone(&figures);
-            tokio::spawn(async move {
-                let _turn = turn;
+            open.push_back(tokio::spawn(async move {
                 let service = service_fn(move |request| {
                     let reply = answer(&request, &figures);
                     async move { Ok::<_, Infallible>(reply) }
                 });
                 let connection = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
+                    .header_read_timeout(TO_ASK)
                     .keep_alive(false)
                     .serve_connection(TokioIo::new(stream), service);
                 let _ = tokio::time::timeout(PATIENCE, connection).await;
-            });
+            }));
         }
     }
 }
@@ -76,15 +82,27 @@ impl Listener {
 fn answer(request: &Request<Incoming>, figures: &Figures) -> Response<Whole> {
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|h| h.to_str().ok()).unwrap_or_default();
+    let plain = "text/plain";
     let (status, kind, text) = match (request.method(), request.uri().path()) {
-        _ if !is_local(host) => (StatusCode::FORBIDDEN, "text/plain", String::new()),
-        (&Method::GET, "/metrics") => (StatusCode::OK, FORMAT, figures()),
-        _ => (StatusCode::NOT_FOUND, "text/plain", "see /metrics\n".into()),
+        _ if !is_local(host) => {
+            let text = "name this machine in Host: localhost, 127.0.0.1 or [::1]\n";
+            (StatusCode::FORBIDDEN, plain, text.into())
+        }
+        (&Method::GET | &Method::HEAD, "/metrics") => (StatusCode::OK, FORMAT, figures()),
+        (_, "/metrics") => {
+            let text = "only GET and HEAD\n".into();
+            (StatusCode::METHOD_NOT_ALLOWED, plain, text)
+        }
+        _ => (StatusCode::NOT_FOUND, plain, "see /metrics\n".into()),
     };
     let mut response = Response::new(Whole(Some(text.into())));
     *response.status_mut() = status;
     let kind = header::HeaderValue::from_static(kind);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        let allowed = header::HeaderValue::from_static("GET, HEAD");
+        response.headers_mut().insert(header::ALLOW, allowed);
+    }
     response
 }
 

@@ -314,12 +314,11 @@ pub fn run(cli: Cli, arguments: &[OsString]) -> Result<(), Failure> {
             raw,
         } => {
             let (ask, label) = ask.below(label);
-            let shape = match (raw, json) {
-                (true, _) => Shape::Raw,
-                (false, true) => Shape::Json,
-                (false, false) => Shape::Lines,
-            };
-            trail::logs(&ask, &label, shape, lines, end(follow))
+            let shape = if raw { Shape::Raw } else { Shape::Lines };
+            match json {
+                true => trail::logs_json(&ask, &label, lines),
+                false => trail::logs(&ask, &label, shape, lines, end(follow)),
+            }
         }
         Command::Audit { what, follow, file } => {
             trail::audit(ask, what, file.as_deref(), end(follow), json)

@@ -34,6 +34,10 @@ use tokio::sync::oneshot;
 const SERVERS_PATIENCE: Duration = Duration::from_secs(8);
 /// What is in the cache is counted so long after the start, which has better things to do.
 const COUNT_AFTER: Duration = Duration::from_secs(2);
+/// The log that all daemons of a user share is moved away when it is larger than this.
+const LOG: u64 = 4 << 20;
+/// Without one of these a mount is none: it shows or tells what is not so.
+const THREADS: [&str; 4] = ["writer", "notify", "spawner", "audit"];
 /// Blocks of memory from this size on go back to the system as soon as they are free.
 #[cfg(target_env = "gnu")]
 const RETURNED: i32 = 256 * 1024;
@@ -78,9 +82,9 @@ pub(super) fn mount(args: &MountArgs, arguments: &[OsString]) -> Result<(), Fail
         (true, false) => return daemon::start(arguments),
         (false, false) => Life::Foreground,
     };
-    send_log(args.log_file.as_deref(), life)?;
     let given = args.mountpoint.clone();
-    let config = Loaded::new(&args.servers, given, life)?;
+    let log_file = args.log_file.as_deref();
+    let (config, _log) = Loaded::new(&args.servers, given, log_file, life)?;
     let place = config.now.settings.mountpoint.clone();
     with_mount(&args.servers, config, &place, life, async |running| {
         let to = match life {
@@ -106,28 +110,56 @@ pub(super) fn mount(args: &MountArgs, arguments: &[OsString]) -> Result<(), Fail
 }
 
 /// Sends the log where it was told to go; that of a daemon to a file of the user's in any case.
-fn send_log(file: Option<&Path>, life: Life) -> Result<(), Failure> {
+fn send_log(file: Option<&Path>, life: Life, mountpoint: &Path) -> Result<log::Begun, Failure> {
     let usual = || {
         let dir = Dirs::find().state?.join("mount-skills");
         let dir = PrivateDir::open(&dir).inspect_err(|e| tracing::warn!("no log is kept: {e}"));
         Some(dir.ok()?.path().join("log"))
     };
-    let (file, copies) = match (file, life) {
-        (None, Life::Foreground) => return Ok(()),
-        (Some(file), Life::Foreground) => (file.to_owned(), log::Copies::None),
-        (Some(file), Life::Daemon) => (file.to_owned(), log::Copies::Stderr),
-        (None, Life::Daemon) => match usual() {
-            Some(file) => (file, log::Copies::Stderr),
-            None => return Ok(()),
-        },
+    let copies = match life {
+        Life::Foreground => log::Copies::None,
+        Life::Daemon => log::Copies::Stderr,
     };
-    let failed = |e: io::Error| {
+    let open = |file: &Path| {
         let shown = file.display();
-        Failure::Failed(format!(
-            "the log cannot be written to {shown}: {e}; name another file with --log-file"
-        ))
+        if is_inside(file, mountpoint) {
+            let text = format!("--log-file {shown}: the log must not lie inside the mount");
+            return Err(Failure::Usage(text));
+        }
+        Trail::open(file).map_err(|e| {
+            Failure::Failed(format!(
+                "the log cannot be written to {shown}: {e}; name another file with --log-file"
+            ))
+        })
     };
-    log::to_file(&file, copies).map_err(failed)
+    let (file, signed) = match (file, life) {
+        (Some(file), _) => (Some(open(file)?), log::Signed::No),
+        (None, Life::Foreground) => (None, log::Signed::No),
+        (None, Life::Daemon) => {
+            let file = usual().map(|file| open(&file)).transpose()?;
+            (file.map(|file| file.within(LOG)), log::Signed::Yes)
+        }
+    };
+    Ok(log::begin(file.map(|file| (file, copies)), signed)?)
+}
+
+/// Whether a file, which may not be there yet, is inside the mount, also by way of links.
+fn is_inside(file: &Path, mountpoint: &Path) -> bool {
+    let real = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        let in_dir = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+        path.canonicalize()
+            .ok()
+            .or_else(in_dir)
+            .or(Some(path.clone()))
+    };
+    let absolute = |path: &Path| std::path::absolute(path).ok();
+    [real, absolute]
+        .into_iter()
+        .any(|of| match (of(file), of(mountpoint)) {
+            (Some(file), Some(mountpoint)) => file.starts_with(mountpoint),
+            _ => false,
+        })
 }
 
 /// Mounts, runs a command, unmounts; the command's exit code is ours.
@@ -136,7 +168,7 @@ pub(super) fn run(
     at: Option<&Path>,
     command: &[OsString],
 ) -> Result<(), Failure> {
-    let config = Loaded::new(servers, None, Life::Foreground)?;
+    let (config, _log) = Loaded::new(servers, None, None, Life::Foreground)?;
     let place = at.map_or_else(private_place, Path::to_owned);
     with_mount(servers, config, &place, Life::Foreground, async |running| {
         let settled = running.host.settled();
@@ -183,8 +215,13 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// Reads the configuration, and says what of it is not used.
-    fn new(args: &ServerArgs, mountpoint: Option<PathBuf>, life: Life) -> Result<Self, Failure> {
+    /// Reads the configuration, begins the log, and says there what of it is not used.
+    fn new(
+        args: &ServerArgs,
+        mountpoint: Option<PathBuf>,
+        log_file: Option<&Path>,
+        life: Life,
+    ) -> Result<(Self, log::Begun), Failure> {
         // The file with more of it may have something to say as well.
         args.log_format.into_iter().for_each(log::look);
         let machine = Machine::here()?;
@@ -196,6 +233,7 @@ impl Loaded {
         if !now.is_anything() || word.is_some_and(super::is_word) {
             return Err(super::no_servers(mountpoint.as_deref()));
         }
+        let begun = send_log(log_file, life, &now.settings.mountpoint)?;
         let wish = wish_of(&now, None, life, machine.dir());
         let (args, settings) = (args.clone(), now.settings.clone());
         let look = move || {
@@ -204,7 +242,7 @@ impl Loaded {
             Ok(wish_of(&then, Some(&settings), life, machine.dir()))
         };
         let look = (!now.files.is_empty()).then(|| Arc::new(look) as Look);
-        Ok(Self { now, wish, look })
+        Ok((Self { now, wish, look }, begun))
     }
 }
 
@@ -287,6 +325,7 @@ fn with_mount(
     // not read it, nor must a core file.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(io::Error::from)?;
+    log::end_without(&THREADS);
     let locked = args.locked.as_deref().map(lock::load).transpose()?;
     mount::check_machine()?;
     let point = MountPoint::prepare(mountpoint)?;
@@ -330,8 +369,10 @@ async fn serve_mount(
     };
     let (policy, cache) = (policy(args, &now.settings), storage.cache.clone());
     let (host, inbox) = Host::new(told, policy, cache, path.clone(), now.settings.timeout);
-    if let Some((mut trail, _)) = trail {
-        host.audit(Box::new(move |line| trail.append(line)))?;
+    if let Some((mut trail, path)) = trail {
+        let named =
+            move |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        host.audit(Box::new(move |line| trail.append(line).map_err(&named)))?;
     }
     let upcalls = Arc::<Upcalls>::default();
     let (changes, batches) = mpsc::channel();
@@ -485,10 +526,7 @@ fn trail(settings: &Settings, mountpoint: &Path) -> Result<Option<(Trail, PathBu
     };
     let file = std::path::absolute(file)?;
     let shown = file.display();
-    // What is not there yet may lie behind links all the same.
-    let dir = file.parent().unwrap_or(&file);
-    let real = std::fs::canonicalize(&file).or_else(|_| std::fs::canonicalize(dir));
-    if real.is_ok_and(|real| real.starts_with(mountpoint)) || file.starts_with(mountpoint) {
+    if is_inside(&file, mountpoint) {
         let text = format!("--audit {shown}: the audit trail must not lie inside the mount");
         return Err(Failure::Usage(text));
     }

@@ -285,7 +285,7 @@ impl Ground {
         };
         let label = &spec.label;
         let ring = Ring::open(state, label, &spec.identity);
-        let ring = ring.inspect_err(|e| tracing::debug!("{label}: its stderr is not kept: {e}"));
+        let ring = ring.inspect_err(|e| tracing::warn!("{label}: its stderr is not kept: {e}"));
         Some(stderr::keep(ring.ok()?, label.to_string()))
     }
 

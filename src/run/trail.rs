@@ -5,7 +5,7 @@ use crate::cli::print;
 use crate::domain::name::Label;
 use crate::domain::text::{in_ascii_where_hidden, printable, spelt};
 use crate::host::audit::Line;
-use crate::host::report::Status;
+use crate::host::report::ServerStatus;
 use crate::store::append::{Ring, STDERR, STDERR_BEFORE};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,72 +15,153 @@ use std::time::Duration;
 
 /// How often it is looked for something new.
 const EVERY: Duration = Duration::from_millis(200);
+/// After so many looks at nothing it is asked whether the label has another server now.
+const ASK: u32 = 10;
+/// More than is ever kept.
+const ENOUGH: usize = 16 << 20;
 /// What is read at once.
 const PIECE: usize = 64 * 1024;
-/// A line that is longer is shown in pieces.
+/// A line that is longer is shown in pieces while it is followed.
 const LONGEST: usize = 256 * 1024;
+
+/// Stands where something is missing.
+const LEFT_OUT: &str = "[... left out: it came faster than it was shown ...]";
 
 /// A file that grows, and may be moved away for a new one.
 struct Tail {
     path: PathBuf,
+    /// Where one goes that is moved away, if that is known: what is not there has been followed by
+    /// more than one.
+    before: Option<PathBuf>,
     file: Option<File>,
+    /// The one that has the name now, once `file` was moved away.
+    next: Option<(File, Between)>,
     /// The begin of a line.
     begun: Vec<u8>,
 }
 
+/// What lies between a file and the one that has its name now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    /// Others, which are gone.
+    Files,
+}
+
+/// What there is at the next look.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Nothing,
+    Bytes(Vec<u8>),
+    /// What came before this is lost, from where the last piece ended.
+    Gap,
+}
+
 impl Tail {
-    fn new(path: PathBuf) -> Self {
-        let file = File::open(&path).ok();
-        let begun = Vec::new();
-        Self { path, file, begun }
+    /// The file of this name, which need not be there yet.
+    fn new(path: PathBuf, before: Option<PathBuf>) -> io::Result<Self> {
+        Ok(Self {
+            file: open(&path)?,
+            path,
+            before,
+            next: None,
+            begun: Vec::new(),
+        })
     }
 
-    /// What was added since the last question, a piece of it; empty if nothing was.
-    fn piece(&mut self) -> io::Result<Vec<u8>> {
-        let mut piece = vec![0; PIECE];
+    /// What was added since the last question, a piece of it.
+    fn piece(&mut self) -> io::Result<Piece> {
         loop {
-            let n = match &mut self.file {
-                Some(file) => file.read(&mut piece)?,
-                None => 0,
-            };
-            piece.truncate(n);
-            // Only at the end of the one is the next one looked for.
-            if n > 0 || !self.turn() {
-                return Ok(piece);
+            if let Some(file) = &mut self.file {
+                let mut piece = vec![0; PIECE];
+                let n = file.read(&mut piece).map_err(|e| named(&self.path, &e))?;
+                if n > 0 {
+                    piece.truncate(n);
+                    return Ok(Piece::Bytes(piece));
+                }
             }
-            piece.resize(PIECE, 0);
+            // What was added to the one before it was moved away has been read by now.
+            if let Some((next, between)) = self.next.take() {
+                self.file = Some(next);
+                if between == Between::Files {
+                    return Ok(Piece::Gap);
+                }
+                continue;
+            }
+            // Only at the end of the one is the next one looked for.
+            self.next = self.look()?;
+            if self.next.is_none() {
+                return Ok(Piece::Nothing);
+            }
         }
     }
 
-    /// Opens the file that has the name now; whether it is another one.
-    fn turn(&mut self) -> bool {
-        let Ok(next) = File::open(&self.path) else {
-            return false;
+    /// The file that has the name now, if that is another one.
+    fn look(&self) -> io::Result<Option<(File, Between)>> {
+        let Some(next) = open(&self.path)? else {
+            return Ok(None);
         };
-        let id = |file: &File| file.metadata().map(|m| (m.dev(), m.ino())).ok();
-        let other = self.file.as_ref().and_then(id) != id(&next);
-        if other {
-            self.file = Some(next);
+        let Some(file) = &self.file else {
+            return Ok(Some((next, Between::Nothing)));
+        };
+        let id = |m: std::fs::Metadata| (m.dev(), m.ino());
+        let here = id(file.metadata()?);
+        if here == id(next.metadata()?) {
+            return Ok(None);
         }
-        other
+        let is_before = |before: &PathBuf| before.metadata().is_ok_and(|m| id(m) == here);
+        let between = match self.before.as_ref().is_none_or(is_before) {
+            true => Between::Nothing,
+            false => Between::Files,
+        };
+        Ok(Some((next, between)))
     }
 
     /// The whole lines of the next piece; none if there is no piece.
     fn lines(&mut self) -> io::Result<Option<Vec<String>>> {
-        let piece = self.piece()?;
-        if piece.is_empty() {
-            return Ok(None);
-        }
-        self.begun.extend_from_slice(&piece);
-        let whole = match self.begun.iter().rposition(|b| *b == b'\n') {
-            Some(end) => end + 1,
-            None if self.begun.len() > LONGEST => self.begun.len(),
-            None => 0,
+        let whole = match self.piece()? {
+            Piece::Nothing => return Ok(None),
+            Piece::Gap => {
+                let mut lines = split(&std::mem::take(&mut self.begun));
+                lines.push(LEFT_OUT.into());
+                return Ok(Some(lines));
+            }
+            Piece::Bytes(piece) => {
+                self.begun.extend_from_slice(&piece);
+                match self.begun.iter().rposition(|b| *b == b'\n') {
+                    Some(end) => end + 1,
+                    None if self.begun.len() > LONGEST => self.begun.len(),
+                    None => 0,
+                }
+            }
         };
         let rest = self.begun.split_off(whole);
-        let lines = String::from_utf8_lossy(&std::mem::replace(&mut self.begun, rest)).into_owned();
-        Ok(Some(lines.lines().map(str::to_owned).collect()))
+        let lines = std::mem::replace(&mut self.begun, rest);
+        Ok(Some(split(&lines)))
     }
+}
+
+fn split(bytes: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(bytes);
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Opens a file to read it; none if there is none.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(named(path, &e)),
+    }
+}
+
+/// An error with the file that it is about.
+fn named(path: &Path, e: &io::Error) -> io::Error {
+    let text = format!(
+        "{} cannot be read: {e}; see to its owner and mode",
+        path.display()
+    );
+    io::Error::new(e.kind(), text)
 }
 
 /// How what a server wrote is printed.
@@ -88,8 +169,6 @@ impl Tail {
 pub(super) enum Shape {
     /// Escaped.
     Lines,
-    /// As strings of JSON, escaped.
-    Json,
     /// As it came.
     Raw,
 }
@@ -126,79 +205,168 @@ pub(super) fn logs(
     lines: usize,
     then: End,
 ) -> Result<(), Failure> {
-    let name: Label = label.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
-    let status = ask.status(Some(label.to_owned())).ok();
-    let dir = kept(status.as_ref(), &name)?;
-    let mut now = Tail::new(dir.join(STDERR));
-    let mut bytes = std::fs::read(dir.join(STDERR_BEFORE)).unwrap_or_default();
-    loop {
-        let piece = now.piece()?;
-        if piece.is_empty() {
-            break;
-        }
-        bytes.extend(piece);
+    let mut kept = Kept::find(ask, label, then)?;
+    let bytes = kept.all()?;
+    let mut end = last(&bytes, lines);
+    if then == End::Follow && shape == Shape::Lines {
+        // The rest of its last line is still to come.
+        let whole = end.iter().rposition(|b| *b == b'\n').map_or(0, |n| n + 1);
+        let (shown, begun) = end.split_at(whole);
+        kept.tail.begun = begun.to_owned();
+        end = shown;
     }
-    let end = last(&bytes, lines);
-    if shape == Shape::Json {
-        let text = String::from_utf8_lossy(end);
-        let lines: Vec<String> = text.lines().map(shown).collect();
-        return say(pretty(
-            &serde_json::json!({"label": label, "lines": lines}),
-        )?);
-    }
-    let lines_of = |lines: &mut dyn Iterator<Item = &str>| -> Vec<u8> {
-        let lines = lines.map(|l| format!("{}\n", shown(l)));
-        lines.collect::<String>().into_bytes()
-    };
     let mut reader = match shape {
         Shape::Raw => put(end)?,
-        Shape::Lines | Shape::Json => put(&lines_of(&mut String::from_utf8_lossy(end).lines()))?,
+        Shape::Lines => put(&escaped(&split(end)))?,
     };
+    let mut idle = 0;
     while then == End::Follow && reader == Reader::There {
         let new = match shape {
-            Shape::Raw => Some(now.piece()?).filter(|piece| !piece.is_empty()),
-            Shape::Lines | Shape::Json => now
-                .lines()?
-                .map(|lines| lines_of(&mut lines.iter().map(String::as_str))),
+            Shape::Raw => match kept.tail.piece()? {
+                Piece::Nothing => None,
+                Piece::Bytes(bytes) => Some(bytes),
+                Piece::Gap => Some(format!("\n{LEFT_OUT}\n").into_bytes()),
+            },
+            Shape::Lines => kept.tail.lines()?.map(|lines| escaped(&lines)),
         };
+        idle = if new.is_some() { 0 } else { idle + 1 };
         match new {
             Some(new) => reader = put(&new)?,
+            None if idle % ASK == 0 => {
+                if let Some(rest) = kept.moves(ask)? {
+                    reader = put(&escaped(&rest))?;
+                }
+            }
             None => std::thread::sleep(EVERY),
         }
     }
     Ok(())
 }
 
-/// The directory in which it is kept.
-fn kept(status: Option<&Status>, label: &Label) -> Result<PathBuf, Failure> {
-    let state = Dirs::find().state;
-    let state = state.ok_or_else(|| Failure::Failed("there is no state directory".into()))?;
-    let there = status.and_then(|s| s.servers.first());
-    let of = |identity: &str| state.join(format!("mount-skills/v1/{label}-{identity}"));
-    if let Some(server) = there {
-        let dir = of(&server.identity);
-        if dir.join(STDERR).exists() {
-            return Ok(dir);
-        }
-        let is_url = ["http://", "https://"]
-            .iter()
-            .any(|s| server.target.starts_with(s));
-        let why = match is_url {
-            true => "it is reached by URL, and its stderr is elsewhere",
-            false => "it has written nothing to stderr yet",
-        };
-        return Err(Failure::Failed(format!("{label}: {why}")));
-    }
-    let newest = Ring::of_label(&state, label).into_iter().next();
-    newest.ok_or_else(|| {
-        Failure::Failed(format!(
-            "nothing is kept of what {label} wrote to stderr; see: mount-skills status"
-        ))
-    })
+/// As [`logs`], as JSON.
+pub(super) fn logs_json(ask: &Ask, label: &str, lines: usize) -> Result<(), Failure> {
+    let bytes = Kept::find(ask, label, End::Stop)?.all()?;
+    let lines: Vec<String> = split(last(&bytes, lines))
+        .iter()
+        .map(|l| shown(l))
+        .collect();
+    say(pretty(
+        &serde_json::json!({"label": label, "lines": lines}),
+    )?)
+}
+
+fn escaped(lines: &[String]) -> Vec<u8> {
+    let lines = lines.iter().map(|l| format!("{}\n", shown(l)));
+    lines.collect::<String>().into_bytes()
 }
 
 fn shown(line: &str) -> String {
-    printable(line, LONGEST)
+    printable(line, usize::MAX)
+}
+
+/// What is kept of a server's words.
+struct Kept {
+    state: PathBuf,
+    label: Label,
+    dir: PathBuf,
+    tail: Tail,
+}
+
+impl Kept {
+    fn find(ask: &Ask, label: &str, then: End) -> Result<Self, Failure> {
+        let label: Label = label
+            .parse()
+            .map_err(|e| Failure::Usage(format!("{label:?} is no label: {e}")))?;
+        let state = Dirs::find().state;
+        let state = state.ok_or_else(|| Failure::Failed("there is no state directory".into()))?;
+        let dir = match Self::server(ask, &label) {
+            Some(server) => {
+                let dir = Self::dir_of(&state, &label, &server.identity);
+                let is_url = ["http://", "https://"]
+                    .iter()
+                    .any(|s| server.target.starts_with(s));
+                let is_there =
+                    open(&dir.join(STDERR))?.is_some() || open(&dir.join(STDERR_BEFORE))?.is_some();
+                let why = match (is_there, is_url, then) {
+                    (true, ..) | (false, false, End::Follow) => None,
+                    (false, true, _) => Some("it is reached by URL, and its stderr is elsewhere"),
+                    (false, false, End::Stop) => Some("it has written nothing to stderr yet"),
+                };
+                match why {
+                    Some(why) => return Err(Failure::Failed(format!("{label}: {why}"))),
+                    None => dir,
+                }
+            }
+            None => {
+                let all = Ring::of_label(&state, &label);
+                let all = all.map_err(|e| Failure::Failed(e.to_string()))?;
+                all.into_iter().next().ok_or_else(|| {
+                    Failure::Failed(format!(
+                        "nothing is kept of what {label} wrote to stderr; see: mount-skills status"
+                    ))
+                })?
+            }
+        };
+        Ok(Self {
+            tail: Self::tail(&dir)?,
+            state,
+            label,
+            dir,
+        })
+    }
+
+    fn tail(dir: &Path) -> io::Result<Tail> {
+        Tail::new(dir.join(STDERR), Some(dir.join(STDERR_BEFORE)))
+    }
+
+    fn dir_of(state: &Path, label: &Label, identity: &str) -> PathBuf {
+        state.join(format!("mount-skills/v1/{label}-{identity}"))
+    }
+
+    /// The server that has the label now, in a mount.
+    fn server(ask: &Ask, label: &Label) -> Option<ServerStatus> {
+        let status = ask.status(Some(label.to_string())).ok()?;
+        status.servers.into_iter().next()
+    }
+
+    /// All that is there now; what comes later is in the tail.
+    fn all(&mut self) -> Result<Vec<u8>, Failure> {
+        let before = self.dir.join(STDERR_BEFORE);
+        let mut bytes = Vec::new();
+        if let Some(mut file) = open(&before)? {
+            let id = |m: std::fs::Metadata| (m.dev(), m.ino());
+            let ours = self.tail.file.as_ref().map(|f| f.metadata().map(id));
+            // Moved away since the tail opened it.
+            if ours.transpose()? != Some(id(file.metadata()?)) {
+                file.read_to_end(&mut bytes)
+                    .map_err(|e| named(&before, &e))?;
+            }
+        }
+        loop {
+            match self.tail.piece()? {
+                Piece::Nothing => return Ok(bytes),
+                Piece::Bytes(piece) => bytes.extend(piece),
+                Piece::Gap => bytes.extend(format!("\n{LEFT_OUT}\n").into_bytes()),
+            }
+            // A server that writes without end is followed, or cut off.
+            if bytes.len() > ENOUGH {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Goes on with the server that has the label now, if that is another one; then what that of
+    /// before had begun.
+    fn moves(&mut self, ask: &Ask) -> io::Result<Option<Vec<String>>> {
+        let server = Self::server(ask, &self.label);
+        let dir = server.map(|s| Self::dir_of(&self.state, &self.label, &s.identity));
+        let Some(dir) = dir.filter(|dir| *dir != self.dir) else {
+            return Ok(None);
+        };
+        let before = std::mem::replace(&mut self.tail, Self::tail(&dir)?);
+        self.dir = dir;
+        Ok(Some(split(&before.begun)))
+    }
 }
 
 /// The last lines of a text.
@@ -239,7 +407,7 @@ pub(super) fn audit(
         })?,
     };
     File::open(&file).map_err(|e| Failure::Failed(format!("{}: {e}", file.display())))?;
-    let mut tail = Tail::new(file);
+    let mut tail = Tail::new(file, None)?;
     loop {
         let Some(lines) = tail.lines()? else {
             if then == End::Stop {
@@ -303,7 +471,7 @@ mod tests {
     fn a_file_is_followed_to_the_one_that_takes_its_place() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut tail = Tail::new(path.clone());
+        let mut tail = Tail::new(path.clone(), None).unwrap();
         let one = |line: &str| Some(vec![line.to_owned()]);
         assert_eq!(tail.lines().unwrap(), None, "not there yet");
         std::fs::write(&path, "one\ntw").unwrap();
@@ -315,5 +483,40 @@ mod tests {
         assert_eq!(tail.lines().unwrap(), one("two"));
         assert_eq!(tail.lines().unwrap(), one("three"));
         assert_eq!(tail.lines().unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_turned_over_twice_between_two_looks_leaves_a_mark_and_no_line_of_two_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, before) = (dir.path().join("log"), dir.path().join("log.1"));
+        let turn = |next: &str| {
+            std::fs::rename(&path, &before).unwrap();
+            std::fs::write(&path, next).unwrap();
+        };
+        std::fs::write(&path, "one\ntw").unwrap();
+        let mut tail = Tail::new(path.clone(), Some(before.clone())).unwrap();
+        assert_eq!(tail.lines().unwrap(), Some(vec!["one".into()]));
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"o\nthr").unwrap();
+        turn("ee\nfo");
+        assert_eq!(tail.lines().unwrap(), Some(vec!["two".into()]));
+        assert_eq!(tail.lines().unwrap(), Some(vec!["three".into()]));
+        turn("lost\n");
+        turn("ur\nfive\n");
+        let mark = Some(vec!["fo".into(), LEFT_OUT.into()]);
+        assert_eq!(tail.lines().unwrap(), mark);
+        assert_eq!(
+            tail.lines().unwrap(),
+            Some(vec!["ur".into(), "five".into()])
+        );
+        assert_eq!(tail.lines().unwrap(), None);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(tail.lines().unwrap(), Some(vec![LEFT_OUT.into()]));
+        let e = tail.lines().unwrap_err().to_string();
+        assert!(
+            e.contains(&format!("{} cannot be read", path.display())),
+            "{e}"
+        );
     }
 }

@@ -158,7 +158,7 @@ fn c_40_all_is_well_where_a_mount_works_and_no_content_is_read() {
 }
 
 #[test]
-fn c_40_a_machine_that_cannot_mount_is_told_what_it_lacks() {
+fn c_40_a_machine_that_cannot_mount_is_told_what_it_lacks_as_root() {
     let rig = Rig::new();
     let mount = mount_point(&rig);
     let found = report(&rig, "mount --bind /dev/null /dev/fuse;", &[&mount]);
@@ -171,9 +171,7 @@ fn c_40_a_machine_that_cannot_mount_is_told_what_it_lacks() {
             .fix("device-other")
             .contains("--device /dev/fuse --cap-add SYS_ADMIN")
     );
-    if !is_root() {
-        return;
-    }
+    crate::rig::needs_root();
     let gone = "mount -t tmpfs none /dev;";
     let found = report(&rig, gone, &[&mount]);
     assert_eq!(
@@ -208,10 +206,8 @@ fn c_40_a_machine_that_cannot_mount_is_told_what_it_lacks() {
 }
 
 #[test]
-fn c_40_a_user_is_told_of_the_device_fusermount3_and_its_rights() {
-    if !is_root() {
-        return;
-    }
+fn c_40_a_user_is_told_of_the_device_fusermount3_and_its_rights_as_root() {
+    crate::rig::needs_root();
     let mut rig = Rig::new();
     rig.become_user(65534);
     rig.scene("lab", scene());

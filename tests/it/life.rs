@@ -115,6 +115,9 @@ fn returns_ready_and_lets_go(rig: Rig) {
     assert_eq!(rig.cat("lab/s/bad"), Err("EIO"));
     let told = || fs::read_to_string(log(&rig)).unwrap().contains("refused");
     until("the refusal in the log", 5.0, told);
+    let words = fs::read_to_string(log(&rig)).unwrap();
+    let signed = format!("Z [{pid}]  WARN ");
+    assert!(words.lines().all(|l| l.contains(&signed)), "{words}");
     let mode = fs::metadata(log(&rig)).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
     rig.kill_server_for_a_new_listing("lab");
@@ -490,10 +493,8 @@ pub(crate) fn beside_mount(rig: &Rig, script: &str) -> crate::rig::Out {
 }
 
 #[test]
-fn mount_8_takes_a_copy_of_the_program_as_well_as_a_link_to_it() {
-    if !is_root() {
-        return;
-    }
+fn mount_8_takes_a_copy_of_the_program_as_well_as_a_link_to_it_as_root() {
+    crate::rig::needs_root();
     let rig = Rig::new();
     rig.scene("lab", scene());
     let skill = rig.dir().join("skills/s");
@@ -513,10 +514,8 @@ fn mount_8_takes_a_copy_of_the_program_as_well_as_a_link_to_it() {
 }
 
 #[test]
-fn mount_8_mounts_by_type_reads_and_umount_ends_it() {
-    if !is_root() {
-        return;
-    }
+fn mount_8_mounts_by_type_reads_and_umount_ends_it_as_root() {
+    crate::rig::needs_root();
     let rig = Rig::new();
     rig.scene("lab", scene());
     let script = r#"
@@ -559,10 +558,8 @@ fn mount_8_mounts_by_type_reads_and_umount_ends_it() {
 }
 
 #[test]
-fn a_line_of_fstab_mounts() {
-    if !is_root() {
-        return;
-    }
+fn a_line_of_fstab_mounts_as_root() {
+    crate::rig::needs_root();
     let rig = Rig::new();
     rig.scene("lab", scene());
     let config = rig.dir().join("c.toml");
@@ -593,10 +590,8 @@ fn a_line_of_fstab_mounts() {
 }
 
 #[test]
-fn a_user_mounts_by_a_line_of_fstab_that_lets_users() {
-    if !is_root() {
-        return;
-    }
+fn a_user_mounts_by_a_line_of_fstab_that_lets_users_as_root() {
+    crate::rig::needs_root();
     let (rig, _open) = nonroot::rig();
     rig.scene("lab", scene());
     let mount = rig.mount_point().display();
@@ -669,10 +664,9 @@ subprocess.run(["umount", "-l", place], check=True)
 "#;
 
 #[test]
-fn an_automount_point_is_mounted_on() {
-    if !is_root() || !fs::exists("/dev/autofs").unwrap() {
-        return;
-    }
+fn an_automount_point_is_mounted_on_as_root() {
+    crate::rig::needs_root();
+    assert!(fs::exists("/dev/autofs").unwrap(), "run: modprobe autofs4");
     let rig = Rig::new();
     rig.scene("lab", scene());
     fs::write(rig.dir().join("automount.py"), AUTOMOUNT).unwrap();

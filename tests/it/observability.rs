@@ -1,11 +1,12 @@
 //! What can be seen of a mount from outside: log, audit trail, the servers' stderr and figures.
 
-use crate::rig::{Proc, Rig, kill, ok, run, sha256, skill, until, wait};
+use crate::rig::{Out, Proc, Rig, is_root, kill, ok, run, sha256, skill, until, wait};
+use crate::standing::needed_threads_live;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -37,7 +38,11 @@ struct Follower {
 
 impl Follower {
     fn start(rig: &Rig, args: &[&str]) -> Self {
-        let out = rig.dir().join("followed");
+        Self::start_in(rig, "followed", args)
+    }
+
+    fn start_in(rig: &Rig, file: &str, args: &[&str]) -> Self {
+        let out = rig.dir().join(file);
         let mut command = rig.command(&rig.bin);
         command.args(args).stdout(File::create(&out).unwrap());
         let child = command.spawn().unwrap();
@@ -122,6 +127,193 @@ fn a_log_of_text_has_one_escaped_line_for_each_event() {
     assert!(!log().lines().any(|l| l.starts_with("forged")), "{}", log());
 }
 
+/// Has the daemon started with another stderr: Python that leaves it as descriptor 2.
+fn mount_with_stderr(rig: &mut Rig, stderr: &str, flags: &[&str]) {
+    let target = rig.scripted("lab");
+    let code = format!("import os, sys\n{stderr}\nos.execv(sys.argv[1], sys.argv[1:])");
+    let mut command = rig.command("python3");
+    command.args(["-S", "-c", &code]).arg(&rig.bin);
+    rig.daemon_args(&mut command, &[("lab", &target)], flags);
+    rig.mount_with(command);
+    rig.ready("lab");
+}
+
+/// A pipe whose reader is gone.
+const NOBODY: &str = "r, w = os.pipe(); os.dup2(w, 2); os.close(r)";
+/// A pipe whose reader, the daemon itself, never reads.
+const NEVER: &str = "r, w = os.pipe(); os.set_inheritable(r, True); os.dup2(w, 2)";
+
+/// Has a listing fail, of which the writer makes a line of the log.
+fn fail_a_listing(rig: &Rig, scene: &Value) {
+    let mut fails = scene.clone();
+    let rule = json!({"method": "skills/list", "error": {"code": -32000, "message": "not now"}});
+    fails["rules"].as_array_mut().unwrap().push(rule);
+    rig.scene("lab", fails);
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("a failed listing", 30.0, || {
+        rig.server("lab")["reason"]
+            .as_str()
+            .is_some_and(|r| r.contains("not now"))
+    });
+}
+
+#[test]
+fn a_log_that_nobody_takes_or_reads_changes_nothing_of_a_mount() {
+    let mut scene = scene();
+    let files: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
+    let all = files.iter().map(|name| (name.clone(), json!("x")));
+    let bad = skill("bad", Value::Object(all.collect()));
+    scene["skills"].as_array_mut().unwrap().push(bad);
+    // A line of several KiB each: more than a pipe holds.
+    let error = json!({"code": -32000, "message": "\u{202e}".repeat(5000)});
+    let fails = |name: &String| {
+        let uri = format!("skill://bad/{name}");
+        json!({"method": "resources/read", "uri": uri, "error": error})
+    };
+    scene["rules"] = files.iter().map(fails).collect();
+    for stderr in [NOBODY, NEVER] {
+        let mut rig = Rig::new();
+        rig.scene("lab", scene.clone());
+        mount_with_stderr(&mut rig, stderr, &[]);
+        for name in &files {
+            assert_eq!(rig.cat(&format!("lab/bad/{name}")), Err("EIO"));
+        }
+        assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+        fail_a_listing(&rig, &scene);
+        needed_threads_live(&rig);
+        let said = rig.ask(&["revoke", "lab/s"]);
+        assert!(said.contains("revoked"), "{said}");
+        assert_eq!(rig.cat("lab/s/a.txt"), Err("EACCES"));
+        rig.ask(&["unmount"]);
+        assert_eq!(rig.ended(20.0), Some(0), "{stderr}");
+        rig.nothing_left();
+    }
+}
+
+/// A small disk in the rig's directory, where `fill` takes what is left.
+fn small_disk(rig: &Rig) -> PathBuf {
+    assert!(is_root(), "only root can mount the small disk of this test");
+    rig.sh("mkdir small && mount -t tmpfs -o size=64k none small")
+        .good();
+    rig.dir().join("small")
+}
+
+/// Fills it; one write is cut off, so that not a byte is left.
+fn fill(rig: &Rig) {
+    rig.sh("head -c 1M /dev/zero >small/fill");
+}
+
+#[test]
+fn a_log_on_a_full_disk_says_what_is_missing_and_harms_nothing() {
+    let mut rig = Rig::new();
+    let mut scene = evil_scene();
+    scene["skills"] = json!([
+        skill("s", json!({"a.txt": "a\n", "b.txt": "b\n"})),
+        skill("t", json!({"bad": {"text": "x", "serve": "yy"}})),
+    ]);
+    rig.scene("lab", scene.clone());
+    let small = small_disk(&rig);
+    let log = small.join("log");
+    fill(&rig);
+    let flags = ["--log-file", &log.display().to_string()];
+    // Who waits at a terminal sees it all the same.
+    let target = rig.scripted("lab");
+    let mut command =
+        rig.daemon_command(&[("lab", &target)], &[&flags[..], &["--daemon"]].concat());
+    let out = run(command.env("MOUNT_SKILLS_LOG", "rmcp=trace"));
+    assert!(out.code == Some(0) && out.err.contains("TRACE"), "{out:?}");
+    rig.ask(&["unmount"]);
+    rig.nothing_left();
+    rig.up(&["lab"], &flags);
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    fail_a_listing(&rig, &scene);
+    needed_threads_live(&rig);
+    assert_eq!(fs::read_to_string(&log).unwrap(), "", "it is full");
+    fs::remove_file(small.join("fill")).unwrap();
+    assert_eq!(rig.cat("lab/t/bad"), Err("EIO"));
+    let lines = || fs::read_to_string(&log).unwrap();
+    until("the next line", 5.0, || lines().contains("lab/t/bad"));
+    let first = lines().lines().next().unwrap().to_owned();
+    assert!(
+        first.contains("lines of the log are missing here"),
+        "{}",
+        lines()
+    );
+    assert!(!lines().contains("lab/s/b.txt"), "{}", lines());
+    rig.ask(&["revoke", "lab/s"]);
+    assert_eq!(rig.cat("lab/s/a.txt"), Err("EACCES"));
+    rig.stop();
+    rig.sh("umount small").good();
+}
+
+#[test]
+fn a_log_in_no_file_or_inside_the_mount_is_refused_and_one_that_becomes_none_stays_where_it_is() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    let target = rig.scripted("lab");
+    let link = rig.dir().join("link");
+    std::os::unix::fs::symlink(rig.mount_point(), &link).unwrap();
+    let fifo = rig.dir().join("fifo");
+    rig.sh("mkfifo fifo").good();
+    let inside = "the log must not lie inside the mount";
+    for (file, code, said) in [
+        (rig.path("log"), 2, inside),
+        (link.join("log"), 2, inside),
+        (fifo.clone(), 1, "it is no regular file"),
+        ("/dev/null".into(), 1, "it is no regular file"),
+    ] {
+        for life in [&[][..], &["--daemon"]] {
+            let name = file.display().to_string();
+            let flags = [life, &["--log-file", &name]].concat();
+            let out = run(&mut rig.daemon_command(&[("lab", &target)], &flags));
+            assert_eq!(out.code, Some(code), "{out:?}");
+            assert!(out.err.contains(said), "{}", out.err);
+            assert_eq!(fs::read_dir(rig.mount_point()).unwrap().count(), 0);
+        }
+    }
+    let (file, moved) = (rig.dir().join("own.log"), rig.dir().join("own.log.1"));
+    let flags = [
+        "--log-format",
+        "json",
+        "--log-file",
+        &file.display().to_string(),
+    ];
+    rig.up(&["lab"], &flags);
+    for (n, make) in [(1, "mkfifo own.log"), (2, "mkdir own.log")] {
+        fs::rename(&file, &moved).unwrap();
+        rig.sh(make).good();
+        // Said to have nothing to reload; the log is looked at all the same.
+        assert_eq!(rig.tell(&["reload"]).code, Some(1));
+        let told = || fs::read_to_string(&moved).unwrap();
+        until("what became of it", 5.0, || {
+            told().matches("cannot be opened anew").count() == n
+        });
+        assert_eq!(rig.status()["servers"][0]["state"], "ready");
+        rig.sh("mv own.log gone; mv own.log.1 own.log; rm -r gone")
+            .good();
+        assert_eq!(rig.tell(&["reload"]).code, Some(1));
+    }
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    let told = || fs::read_to_string(&file).unwrap();
+    until("the refusal", 5.0, || told().contains("refused"));
+    let lines = rows(&told());
+    let of = |what: &str| {
+        let of = lines
+            .iter()
+            .filter(|l| l["message"].as_str().unwrap().contains(what));
+        of.count()
+    };
+    assert_eq!(
+        (of("cannot be opened anew"), of("refused")),
+        (2, 1),
+        "{lines:#?}"
+    );
+    assert!(
+        lines.iter().all(|l| l["pid"] == rig.daemon_pid()),
+        "{lines:#?}"
+    );
+}
+
 #[test]
 fn the_settings_of_a_file_count_and_wrong_ones_are_refused() {
     let mut rig = Rig::new();
@@ -187,19 +379,21 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     let file = trail(&rig).display().to_string();
     let _caches = Rig::keep_kernel_caches();
     rig.up(&["lab"], &["--audit", &file]);
-    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    let reader = rig.cat_later("lab/s/a.txt");
+    let pid = reader.pid();
+    assert_eq!(rig.outcome("lab/s/a.txt", reader.finish(30.0)), ok("a\n"));
     let first = audited(&rig, 1).remove(0);
     let digest = format!("sha256:{}", sha256(b"a\n"));
     let expected = json!({
-        "time": first["time"], "uid": 0, "gid": 0, "pid": first["pid"], "command": "cat",
-        "program": first["program"], "label": "lab", "uri": "skill://s/a.txt", "path": "lab/s/a.txt",
+        "time": first["time"], "uid": 0, "gid": 0, "pid": pid, "command": "cat",
+        "program": program("cat"), "label": "lab", "uri": "skill://s/a.txt", "path": "lab/s/a.txt",
         "digest": digest, "size": 2, "source": "server", "opened_window": true,
     });
     if crate::rig::is_root() {
         assert_eq!(first, expected);
     }
-    let program = first["program"].as_str().unwrap();
-    assert!(program.starts_with('/'), "{program}");
+    let age = now() - first["time"].as_u64().unwrap();
+    assert!(age < 60, "{first}");
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
@@ -211,7 +405,13 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     // One process that tries again and again.
     let again = "import sys\nfor _ in range(5):\n    try: open(sys.argv[1]).read()\n    except OSError: pass\n";
     let path = rig.path("lab/s/b.txt");
-    run(rig.command("python3").args(["-S", "-c", again]).arg(&path)).good();
+    let mut child = Proc::spawn(
+        rig.command("/usr/bin/python3")
+            .args(["-S", "-c", again])
+            .arg(&path),
+    );
+    let pid = child.pid();
+    until("its end", 30.0, || !child.runs());
     assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
     let rows = audited(&rig, 3);
     let refused: Vec<&Value> = rows.iter().filter(|r| r["errno"] == "EIO").collect();
@@ -219,7 +419,12 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     assert_eq!(refused.len(), 2, "{rows:#?}");
     assert_eq!(refused[0]["error"], "contradiction");
     assert_eq!(refused[0]["uri"], "skill://s/b.txt");
-    assert_ne!(refused[0]["pid"], refused[1]["pid"]);
+    assert_eq!(refused[0]["pid"], pid);
+    assert_ne!(refused[1]["pid"], pid);
+    if is_root() {
+        let programs = [&refused[0]["program"], &refused[1]["program"]];
+        assert_eq!(programs, [&program("python3"), &program("cat")]);
+    }
 
     let all = rig.ask(&["audit"]);
     assert_eq!(all.lines().count(), 3);
@@ -247,15 +452,157 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     follower.sees("lab/s/SKILL.md");
 }
 
+/// The file of a program.
+fn program(name: &str) -> Value {
+    let dirs = ["/usr/local/bin", "/usr/bin", "/bin"].into_iter();
+    let mut files = dirs.filter_map(|dir| fs::canonicalize(format!("{dir}/{name}")).ok());
+    files.next().unwrap().display().to_string().into()
+}
+
+fn now() -> u64 {
+    let now = std::time::UNIX_EPOCH.elapsed();
+    now.unwrap().as_secs()
+}
+
+#[test]
+fn a_process_that_becomes_another_program_and_one_that_opens_a_window_again_are_in_the_trail() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    let file = trail(&rig).display().to_string();
+    let _caches = Rig::keep_kernel_caches();
+    rig.up(&["lab"], &["--audit", &file]);
+    let path = rig.path("lab/s/a.txt").display().to_string();
+    let code = "import os, sys\nfd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)\n\
+                for line in sys.stdin:\n    os.pread(fd, 9, 0)\n    print('read', flush=True)\n\
+                os.execvp('dd', ['dd', 'iflag=direct', 'if=' + sys.argv[1]])";
+    let mut command = rig.command("/usr/bin/python3");
+    command.args(["-S", "-c", code, &path]);
+    let mut child = Asked::start(&mut command);
+    child.ask();
+    child.ask();
+    assert_eq!(audited(&rig, 1).len(), 1);
+    rig.ask(&["release", "lab/s"]);
+    child.ask();
+    let rows = audited(&rig, 2);
+    child.end();
+    let rows = [rows, audited(&rig, 3).split_off(2)].concat();
+    let told = |row: &Value| {
+        [
+            row["pid"].clone(),
+            row["program"].clone(),
+            row["opened_window"].clone(),
+        ]
+    };
+    let python = [json!(child.pid()), program("python3"), json!(true)];
+    let dd = [json!(child.pid()), program("dd"), json!(false)];
+    let all: Vec<[Value; 3]> = rows.iter().map(told).collect();
+    assert_eq!(all, [python.clone(), python, dd]);
+}
+
+/// A program that does something for each line of its stdin, and answers with a line.
+struct Asked {
+    child: Child,
+    said: std::io::BufReader<std::process::ChildStdout>,
+}
+
+impl Asked {
+    fn start(command: &mut std::process::Command) -> Self {
+        let (piped, null) = (std::process::Stdio::piped, std::process::Stdio::null);
+        command.stdin(piped()).stdout(piped()).stderr(null());
+        let mut child = command.spawn().unwrap();
+        let said = std::io::BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn ask(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        assert_eq!(line, "read\n");
+    }
+
+    fn end(&mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_trail_on_a_full_disk_loses_no_line_without_counting_it_and_goes_on_with_a_whole_one() {
+    let mut rig = Rig::new();
+    let files: serde_json::Map<String, Value> =
+        (0..40).map(|n| (format!("f{n}"), json!("x"))).collect();
+    rig.scene("lab", json!({"skills": [skill("s", Value::Object(files))]}));
+    let small = small_disk(&rig);
+    let trail = small.join("trail");
+    rig.up(&["lab"], &["--audit", &trail.display().to_string()]);
+    let read = |n: usize| assert_eq!(rig.cat(&format!("lab/s/f{n}")), ok("x"));
+    let text = || fs::read_to_string(&trail).unwrap();
+    read(0);
+    until("the first line", 5.0, || text().lines().count() == 1);
+    fill(&rig);
+    // The page that the file has is filled up, and the line at its end is cut off.
+    (1..40).for_each(read);
+    until("the gap", 5.0, || !rig.status()["audit_gap"].is_null());
+    let gap = rig.status()["audit_gap"].clone();
+    let reason = gap["reason"].as_str().unwrap();
+    assert!(reason.starts_with(&trail.display().to_string()), "{gap}");
+    assert!(now() - gap["since"].as_u64().unwrap() < 60, "{gap}");
+    let status = rig.ask(&["status"]);
+    assert!(
+        status.contains("the audit trail is not written since "),
+        "{status}"
+    );
+    assert!(!text().ends_with('\n'), "a line is cut off: {}", text());
+    fs::remove_file(small.join("fill")).unwrap();
+    assert_eq!(rig.cat("lab/s/SKILL.md").map(|_| ()), Ok(()));
+    until("the next line", 15.0, || text().contains("lab/s/SKILL.md"));
+    until("the end of the gap", 5.0, || {
+        rig.status()["audit_gap"].is_null()
+    });
+    rig.stop();
+    let words = rig.words();
+    let said = format!("the audit trail is not written: {}", trail.display());
+    assert_eq!(words.matches(&said).count(), 1, "{words}");
+    assert_eq!(
+        words.matches("the audit trail is written again").count(),
+        1,
+        "{words}"
+    );
+    let lines: Vec<Value> = text()
+        .lines()
+        .filter_map(|l| serde_json::from_str(l).ok())
+        .collect();
+    assert_eq!(text().lines().count(), lines.len() + 1, "one was cut off");
+    let reads = lines.iter().filter(|l| !l["path"].is_null()).count() as u64;
+    let more: u64 = lines.iter().filter_map(|l| l["more"].as_u64()).sum();
+    assert_eq!(reads + more, 41, "{}", text());
+    assert!(
+        more > 0 && lines.iter().any(|l| l["path"] == "lab/s/SKILL.md"),
+        "{}",
+        text()
+    );
+    rig.sh("umount small").good();
+}
+
 fn rows_of(rig: &Rig, args: &[&str]) -> Vec<Value> {
     rows(&rig.ask(args))
 }
 
 #[test]
-fn readers_of_other_users_are_told_apart_and_one_that_cannot_be_named_is_unknown() {
-    if !crate::rig::is_root() {
-        return;
-    }
+fn readers_of_other_users_are_told_apart_and_one_that_cannot_be_named_is_unknown_as_root() {
+    crate::rig::needs_root();
     let mut rig = Rig::new();
     rig.scene("lab", scene());
     let file = trail(&rig).display().to_string();
@@ -401,6 +748,124 @@ fn what_a_server_writes_to_stderr_is_followed_and_bounded() {
     assert!(files().iter().all(|n| *n <= 1 << 20), "{:?}", files());
 }
 
+/// The directories of the state in which a server's words are.
+fn words_of(rig: &Rig) -> Vec<PathBuf> {
+    let files = rig.stored("state").into_iter().map(|(path, _)| path);
+    let files = files.filter(|p| p.ends_with("stderr") || p.ends_with("stderr.1"));
+    let dirs: std::collections::BTreeSet<PathBuf> =
+        files.map(|p| p.parent().unwrap().to_owned()).collect();
+    dirs.into_iter().collect()
+}
+
+#[test]
+fn logs_tell_what_is_not_there_from_what_cannot_be_read_and_show_the_end_of_a_long_line() {
+    let mut rig = Rig::new();
+    let mut long = scene();
+    long["start"] = json!({"stderr": ["first\n", {"fill": "x", "size": 300 << 10}, "the end\n"]});
+    rig.scene("lab", long);
+    rig.up(&["lab"], &[]);
+    let logs = || rig.tell(&["logs", "lab", "--lines", "1"]);
+    until("its words", 5.0, || logs().text().ends_with("xthe end\n"));
+    assert_eq!(logs().text().len(), (300 << 10) + "the end\n".len());
+    let dirs = words_of(&rig);
+    let [dir] = dirs.as_slice() else {
+        panic!("{dirs:?}")
+    };
+    let (file, before) = (dir.join("stderr"), dir.join("stderr.1"));
+    // As in the moment in which it is turned over.
+    fs::rename(&file, &before).unwrap();
+    let running = |rig: &Rig| rig.tell(&["logs", "lab"]);
+    let with_mount = running(&rig);
+    rig.stop();
+    for out in [with_mount, running(&rig)] {
+        assert!(out.text().starts_with("first\n"), "{:?}", out.code);
+    }
+    fs::create_dir(&file).unwrap();
+    let said = |out: Out| {
+        assert_eq!((out.code, out.out.len()), (Some(1), 0), "{out:?}");
+        out.err
+    };
+    let unclear = said(running(&rig));
+    assert!(unclear.contains(&file.display().to_string()), "{unclear}");
+    fs::remove_dir(&file).unwrap();
+    fs::rename(&before, &file).unwrap();
+    fs::create_dir(&before).unwrap();
+    let unclear = said(running(&rig));
+    assert!(
+        unclear.contains(&format!("{} cannot be read", before.display())),
+        "{unclear}"
+    );
+    fs::remove_dir(&before).unwrap();
+    fs::remove_file(&file).unwrap();
+    assert!(said(running(&rig)).contains("nothing is kept"));
+}
+
+#[test]
+fn logs_follow_a_server_from_before_its_first_word_to_the_one_that_takes_its_place() {
+    let mut rig = Rig::new();
+    let mut quiet = scene();
+    quiet["rules"] = json!([
+        {"method": "resources/read", "uri": "skill://s/a.txt", "stderr": "begun, "},
+        {"method": "resources/read", "uri": "skill://s/b.txt", "stderr": "done\n"},
+    ]);
+    rig.scene("lab", quiet);
+    rig.up(&["lab"], &[]);
+    let none = rig.tell(&["logs", "lab"]);
+    assert!(
+        none.err.contains("it has written nothing to stderr yet"),
+        "{}",
+        none.err
+    );
+    let at = rig.mount_point().display().to_string();
+    let follower = Follower::start(&rig, &["logs", "-f", "lab", "--mount", &at]);
+    assert_eq!(rig.cat("lab/s/a.txt"), ok("a\n"));
+    until("the begin of a line", 5.0, || {
+        rig.tell(&["logs", "lab"]).text() == "begun, \n"
+    });
+    let second = Follower::start_in(&rig, "second", &["logs", "-f", "lab", "--mount", &at]);
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    follower.sees("begun, done\n");
+    second.sees("begun, done\n");
+    // Another command is another server, which is kept elsewhere.
+    let mut other = scene();
+    other["start"] = json!({"stderr": "of the other\n"});
+    rig.scene("lab", other);
+    let target = rig.scripted("lab").replacen(" -S -E ", " -E -S ", 1);
+    rig.ask(&["unmount"]);
+    assert_eq!(rig.ended(15.0), Some(0));
+    rig.mount(&[("lab", &target)], &[]);
+    rig.ready("lab");
+    assert_eq!(words_of(&rig).len(), 2);
+    follower.sees("begun, done\nof the other\n");
+}
+
+#[test]
+fn a_flood_on_stderr_goes_to_the_disk_at_a_pace() {
+    const MIB: u64 = 1 << 20;
+    let mut rig = Rig::new();
+    let mut loud = scene();
+    let flood = json!({"fill": "x", "size": 64 * MIB});
+    loud["rules"] = json!([
+        {"method": "resources/read", "uri": "skill://s/b.txt", "stderr": [flood, "\nthe end\n"]},
+    ]);
+    rig.scene("lab", loud);
+    rig.up(&["lab"], &[]);
+    let written = || {
+        let io = fs::read_to_string(format!("/proc/{}/io", rig.daemon_pid())).unwrap();
+        let row = io.lines().find_map(|l| l.strip_prefix("wchar: "));
+        row.unwrap().parse::<u64>().unwrap()
+    };
+    let (before, start) = (written(), std::time::Instant::now());
+    assert_eq!(rig.cat("lab/s/b.txt"), ok("b\n"));
+    until("its last words", 20.0, || {
+        rig.tell(&["logs", "lab", "--lines", "1"]).text() == "the end\n"
+    });
+    let written = (written() - before) / MIB;
+    // A burst, and a MiB a second; the log and the answers are small.
+    let may = 4 + start.elapsed().as_secs();
+    assert!(written <= may, "{written} MiB");
+}
+
 #[test]
 fn a_server_at_a_url_has_its_stderr_elsewhere() {
     let mut rig = Rig::new();
@@ -426,15 +891,23 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples.collect()
 }
 
-/// An HTTP request; the status line, and the body.
-fn fetch(address: &str, host: &str, path: &str) -> (String, String) {
+/// An HTTP request; the head, and the body.
+fn fetch(address: &str, host: &str, what: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let headers = "Accept: text/plain\r\nConnection: close";
+    let request = format!("{what} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// Where the figures are.
+fn figures_at(rig: &Rig) -> String {
+    let url = rig.status()["metrics"].as_str().unwrap().to_owned();
+    let address = url.strip_prefix("http://").unwrap();
+    address.strip_suffix("/metrics").unwrap().to_owned()
 }
 
 #[test]
@@ -493,15 +966,120 @@ fn figures_count_what_happened_and_name_no_skill() {
         "{text}"
     );
 
-    let url = rig.status()["metrics"].as_str().unwrap().to_owned();
-    let address = url.strip_prefix("http://").unwrap();
-    let address = address.strip_suffix("/metrics").unwrap();
-    let (head, body) = fetch(address, address, "/metrics");
-    assert!(head.contains("200"), "{head}");
+    // Each family has its kind and a text before its samples, and they stand together.
+    let mut families = std::collections::BTreeSet::new();
+    let mut family = String::new();
+    for line in text.lines().filter(|l| *l != "# EOF") {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(families.insert(name.to_owned()), "{name} twice");
+            assert!(help.ends_with('.'), "{line}");
+            family = name.to_owned();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, family);
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+        } else if !line.starts_with("# UNIT ") {
+            assert!(line.starts_with(&family), "{line} in {family}");
+        }
+    }
+    assert!(families.contains("mount_skills_reads"), "{families:?}");
+
+    let address = figures_at(&rig);
+    let (head, body) = fetch(&address, &address, "GET /metrics");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert!(
+        head.contains("content-type: application/openmetrics-text"),
+        "{head}"
+    );
     assert!(samples(&body).contains_key("mount_skills_reads_waiting"));
-    assert!(fetch(address, address, "/").0.contains("404"));
-    let (head, body) = fetch(address, "evil.example", "/metrics");
-    assert!(head.contains("403") && body.is_empty(), "{head}");
+    let (head, body) = fetch(&address, &address, "HEAD /metrics");
+    assert!(
+        head.starts_with("http/1.1 200") && body.is_empty(),
+        "{head}"
+    );
+    let (head, _) = fetch(&address, &address, "POST /metrics");
+    assert!(
+        head.starts_with("http/1.1 405") && head.contains("allow: get, head"),
+        "{head}"
+    );
+    assert!(fetch(&address, &address, "GET /").0.contains("404"));
+    let (head, body) = fetch(&address, "evil.example", "GET /metrics");
+    assert!(
+        head.contains("403") && body.contains("in Host: localhost"),
+        "{head}"
+    );
+}
+
+#[test]
+fn figures_are_had_while_others_hold_connections_and_ask_nothing() {
+    let mut rig = Rig::new();
+    rig.scene("lab", scene());
+    rig.up(&["lab"], &["--metrics", "127.0.0.1:0"]);
+    let address = figures_at(&rig);
+    let mut idle: Vec<TcpStream> = (0..20)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    let start = std::time::Instant::now();
+    assert!(
+        fetch(&address, &address, "GET /metrics")
+            .0
+            .starts_with("http/1.1 200")
+    );
+    // Far less than a connection may take.
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    for stream in &mut idle {
+        stream
+            .set_read_timeout(Some(std::time::Duration::from_secs(8)))
+            .unwrap();
+        // Closed, or reset.
+        let mut rest = Vec::new();
+        let end = stream.read_to_end(&mut rest);
+        assert!(end.is_ok_and(|n| n == 0) || rest.is_empty(), "{rest:?}");
+    }
+}
+
+#[test]
+fn figures_of_a_server_that_was_removed_are_gone() {
+    let mut rig = Rig::new();
+    for label in ["lab", "other"] {
+        rig.scene(label, scene());
+    }
+    let file = rig.dir().join("config.json");
+    let write = |rig: &Rig, labels: &[&str]| {
+        let servers: serde_json::Map<String, Value> = labels
+            .iter()
+            .map(|label| {
+                let words = shlex::split(&rig.scripted(label)).unwrap();
+                let (program, arguments) = words.split_first().unwrap();
+                (
+                    (*label).to_owned(),
+                    json!({"command": program, "args": arguments}),
+                )
+            })
+            .collect();
+        fs::write(&file, json!({"mcpServers": servers}).to_string()).unwrap();
+    };
+    write(&rig, &["lab", "other"]);
+    let config = file.display().to_string();
+    rig.mount(&[], &["--config", &config]);
+    let of = |label: &str| {
+        let text = rig.ask(&["status", "--prometheus"]);
+        let of = format!("server=\"{label}\"");
+        samples(&text)
+            .keys()
+            .filter(|name| name.contains(&of))
+            .count()
+    };
+    for label in ["lab", "other"] {
+        rig.ready(label);
+        assert_eq!(rig.cat(&format!("{label}/s/a.txt")), ok("a\n"));
+        assert!(of(label) > 20, "{label}");
+    }
+    write(&rig, &["lab"]);
+    rig.ask(&["reload"]);
+    assert_eq!(of("other"), 0);
+    assert!(of("lab") > 20);
 }
 
 #[test]

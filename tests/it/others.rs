@@ -148,11 +148,8 @@ fn open_way(rig: &Rig) {
 }
 
 #[test]
-fn c_41_other_users_read_only_if_the_mount_says_so_and_modes_are_the_kernels() {
-    // Only root can become somebody else.
-    if !is_root() {
-        return;
-    }
+fn c_41_other_users_read_only_if_the_mount_says_so_and_modes_are_the_kernels_as_root() {
+    crate::rig::needs_root();
     let mut rig = Rig::new();
     open_way(&rig);
     rig.scene("lab", scene());
@@ -218,10 +215,8 @@ fn c_41_other_users_read_only_if_the_mount_says_so_and_modes_are_the_kernels() {
 }
 
 #[test]
-fn c_41_mount_8_takes_allow_other() {
-    if !is_root() {
-        return;
-    }
+fn c_41_mount_8_takes_allow_other_as_root() {
+    crate::rig::needs_root();
     let rig = Rig::new();
     open_way(&rig);
     rig.scene("lab", scene());
@@ -240,11 +235,8 @@ fn c_41_mount_8_takes_allow_other() {
 }
 
 #[test]
-fn c_41_a_user_is_told_of_the_line_in_fuse_conf_before_anything_starts() {
-    // Only root can bring about either /etc/fuse.conf.
-    if !is_root() {
-        return;
-    }
+fn c_41_a_user_is_told_of_the_line_in_fuse_conf_before_anything_starts_as_root() {
+    crate::rig::needs_root();
     let (mut rig, _open) = nonroot::rig();
     open_way(&rig);
     rig.scene("lab", scene());
@@ -300,10 +292,8 @@ fn c_41_a_user_is_told_of_the_line_in_fuse_conf_before_anything_starts() {
 const SHARED: &str = "mount --bind $D $D && mount --make-shared $D";
 
 #[test]
-fn c_48_a_slave_namespace_sees_each_mount_and_a_private_one_none() {
-    if !is_root() {
-        return;
-    }
+fn c_48_a_slave_namespace_sees_each_mount_and_a_private_one_none_as_root() {
+    crate::rig::needs_root();
     let rig = Rig::new();
     rig.scene("lab", scene());
     let command = daemon(&rig, &[]);
@@ -342,10 +332,9 @@ fn c_48_a_slave_namespace_sees_each_mount_and_a_private_one_none() {
 }
 
 #[test]
-fn c_48_a_mount_made_in_a_container_is_seen_by_its_neighbours_and_renewed_by_the_next_one() {
-    if !is_root() {
-        return;
-    }
+fn c_48_a_mount_made_in_a_container_is_seen_by_its_neighbours_and_renewed_by_the_next_one_as_root()
+{
+    crate::rig::needs_root();
     let rig = Rig::new();
     rig.scene("lab", scene());
     let command = daemon(&rig, &["--allow-other"]);
@@ -615,11 +604,8 @@ fn every_command_line_of_contrib_and_deploying_is_one() {
 }
 
 #[test]
-fn the_container_of_compose_can_mount_with_what_it_is_given() {
-    // Only root can give a process less.
-    if !is_root() {
-        return;
-    }
+fn the_container_of_compose_can_mount_with_what_it_is_given_as_root() {
+    crate::rig::needs_root();
     let compose = &contrib()["compose"];
     assert_eq!(strings(&compose["dropped"]), ["ALL"]);
     let given = strings(&compose["capabilities"]).join(",+").to_lowercase();

@@ -48,6 +48,15 @@ pub(crate) fn installed(path: &str) -> String {
     project().join(".test-env").join(path).display().to_string()
 }
 
+/// For a test whose name ends with `_as_root`: what it is about takes root, and `scripts/test` leaves
+/// it out for others, in sight.
+pub(crate) fn needs_root() {
+    assert!(
+        is_root(),
+        "this needs root; as a user: cargo test -- --skip _as_root"
+    );
+}
+
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -14,7 +14,7 @@
 
 use crate::rig::{Content, Proc, Rig, is_root, ok, sha256, skill, until};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -128,6 +128,7 @@ impl Standing {
         let probes = control.unwrap_or_else(|e| panic!("I3: the other label: {e}"));
         assert!(probes > 0, "I3: nothing was asked");
         assert!(!rig.words().contains("panicked"), "I4: {}", rig.words());
+        needed_threads_live(rig);
         let peak = rig.daemon_peak_mib();
         assert!(peak <= MEMORY, "I4: the daemon took {peak} MiB");
         until("I4: no zombie of the daemon's", 10.0, || {
@@ -165,6 +166,26 @@ pub(crate) fn clean_cache(rig: &Rig) {
 fn descriptors(rig: &Rig) -> Option<usize> {
     let dir = format!("/proc/{}/fd", rig.daemon_pid());
     is_root().then(|| fs::read_dir(dir).unwrap().count())
+}
+
+/// The names of a process's threads.
+pub(crate) fn threads(pid: i32) -> BTreeSet<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.map(|name| name.trim_end().to_owned()).collect()
+}
+
+/// I4: the threads live without which a mount is none.
+#[track_caller]
+pub(crate) fn needed_threads_live(rig: &Rig) {
+    let audit = (!rig.status()["audit"].is_null()).then_some("audit");
+    let there = threads(rig.daemon_pid());
+    for thread in ["writer", "notify", "spawner", "log"]
+        .into_iter()
+        .chain(audit)
+    {
+        assert!(there.contains(thread), "I4: no {thread} among {there:?}");
+    }
 }
 
 /// The children of a process that are dead and that it has not waited for.
