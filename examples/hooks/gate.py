@@ -145,8 +145,8 @@ def labels(root):
         return []
 
 
-def named(line, parsed, cwd, roots):
-    """What of the mounts a line names, or stands in."""
+def named(parsed, cwd, roots):
+    """What of the mounts the commands of a line name, or stand in."""
     def resolved(word, base):
         path = os.path.join(base, expanded(word))
         try:
@@ -169,14 +169,14 @@ def named(line, parsed, cwd, roots):
     words = [w for words in parsed for word in words for w in alternatives(word)]
     for word in [w for w in words if re.search(r"[*?\[]", w)]:
         words += [found for base in bases for found in glob.glob(os.path.join(base, expanded(word)))]
-    pieces = [word for word in words if not any(place(word, base) for base in bases)]
-    words += re.findall(r"[^\s'\"=:;,|&<>(){}`]+", " ".join(pieces))
+    rest = " ".join(word for word in words if not any(place(word, base) for base in bases))
+    words += re.findall(r"[^\s'\"=:;,|&<>(){}`]+", rest)
     found |= {place(word, base) for base in bases for word in words}
     # LABEL/SKILL or the mount's LABEL as text: behind a variable or a substitution, or told to mount-skills.
     for root in roots:
         for label in labels(root):
             inner, label = re.escape(f"{os.path.basename(root)}/"), re.escape(label)
-            for text in re.finditer(rf"(?<![\w.-])(?:{inner})?({label}(?:/[^\s'\"`;|&<>(){{}}$]+)?)", line):
+            for text in re.finditer(rf"(?<![\w.-])(?:{inner})?({label}(?:/[^\s'\"`;|&<>(){{}}$]+)?)", rest):
                 path = os.path.join(root, text[1])
                 if "/" in text[0] and os.path.lexists(path) and not any(elsewhere(text[0], base) for base in bases):
                     found.add(path)
@@ -200,7 +200,7 @@ def judge(line, cwd):
     every = [word for words in parsed for word in words]
     if FOR_THE_USER & set(every) and re.search(r"mount-skills(?![\w-])", " ".join([line, *every])):
         forbid(f"approving and refreshing are for the user; ask them to run it: {line}")
-    for path in named(line, parsed, cwd, roots):
+    for path in named(parsed, cwd, roots):
         root = max((root for root in roots if f"{path}/".startswith(f"{root}/")), key=len)
         within = path[len(root) + 1 :].split("/")
         if len(within) < 2 or within[0].startswith("."):

@@ -192,6 +192,8 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
 
     let set = rig.set("docs/pdf");
     rig.ask(&["approve", "--exec", "--set", &set, "docs/pdf"]);
+    // Another mount with the same label is not what the line names.
+    let _other = self::rig(&[]);
     for command in [
         "sh ~/skills/docs/pdf/fill.sh",
         "cd ~/skills/docs/pdf && sh fill.sh && sh more.sh",

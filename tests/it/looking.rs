@@ -234,7 +234,7 @@ fn hr100_what_is_asked_for_is_on_the_screen_with_the_question() {
             "[y/N]",
         ]);
         assert!(
-            screen.contains("Bash(*) (changed; nothing"),
+            screen.contains("Bash(*) (changed;"),
             "{before}: {screen}"
         );
         assert!(
