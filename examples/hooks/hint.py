@@ -23,7 +23,10 @@ def hint():
     command = ["mount-skills", "list", "--format", "hint", "--max-chars", os.environ.get("HINT_CHARS", "8000")]
     if "MOUNT_SKILLS" in os.environ:
         command += ["--mount", os.environ["MOUNT_SKILLS"]]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        sys.exit(f"hint.py: mount-skills cannot be asked: {e}")
     if asked.returncode != 0:
         print(asked.stderr, end="", file=sys.stderr)
     return asked.stdout if asked.returncode == 0 else ""

@@ -211,7 +211,7 @@ pub(super) fn columns(c: char) -> usize {
 fn last_word(row: &mut String, width: usize) -> String {
     let at = row.rfind(' ').map_or(0, |at| at + 1);
     let word = row.split_off(at);
-    if row.trim().chars().count() < width / 4 {
+    if row.trim().is_empty() || row.trim().chars().count() < width / 4 {
         row.push_str(&word);
         return String::new();
     }
@@ -275,6 +275,17 @@ mod tests {
         assert_eq!(wrapped("abc 12345漢"), ["abc ", "↳12345漢"]);
         assert_eq!(wrapped("abc 123456漢"), ["abc ", "↳123456", "↳漢"]);
         assert_eq!(wrapped("one two\tx"), ["one two ", "↳x"]);
+        for width in 1..6 {
+            for text in ["123456", "ab cd ef", "漢漢 漢", "\ta\tb", "↳↳↳ ↳"] {
+                let line = Line {
+                    tone: Tone::Plain,
+                    text: text.into(),
+                };
+                let rows: String = wrap(&line, width).into_iter().map(|l| l.text).collect();
+                let kept = |t: &str| t.replace(['↳', ' ', '\t'], "");
+                assert_eq!(kept(&rows), kept(text), "at {width}");
+            }
+        }
         // Two columns each, and none.
         assert_eq!(wrapped("+漢漢漢漢x"), ["+漢漢漢", "↳漢x"]);
         assert_eq!(wrapped("1234567e\u{301}x"), ["1234567e\u{301}", "↳x"]);

@@ -101,6 +101,19 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
         "make docs/none && cargo test",
         "git commit -m \"don't\" # it's fine",
         "find src -name '*.sh' -exec sh {} ;",
+        &format!(
+            "curl -d '[{}]' http://localhost/",
+            "{\"a\":1,\"b\":2},".repeat(50)
+        ),
+        "docker ps --format '{{.ID}} {{.Names}} {{json .Labels}} {a,b} {c,d} {e,f}'",
+        &(0..9)
+            .map(|n| format!("(cd p{n} && make); "))
+            .collect::<String>(),
+        &(0..9)
+            .map(|n| format!("git -C r{n} pull; "))
+            .collect::<String>(),
+        "cd ~/src/mount-skills && terraform refresh",
+        "grep -n '>' x; sh run.sh > 2",
     ];
     for command in reads.iter().chain(&elsewhere) {
         assert_eq!(gate(&rig, command), Ok(()), "{command}");
@@ -157,13 +170,27 @@ fn hr98_gate_py_lets_reading_pass_and_forbids_running_until_it_is_approved() {
         "find ~/.. -name fill.sh -exec sh {} \\;",
         "grep -rl filled ~/.. | xargs sh",
         "cp ~/skills/README.md x",
+        "ls ~/skills/docs/pdf # what's there\nsh ~/skills/docs/pdf/fill.sh\nls # that's all",
+        "ls ~/skills/docs/pdf # all of it \\\nsh ~/skills/docs/pdf/fill.sh",
+        "echo a\\\\\nsh ~/skills/docs/pdf/fill.sh",
+        "ls $'it\\'s'; sh ~/skills/docs/pdf/fill.sh; echo it\\'s",
+        "cat <<'E'\n'\nE\nsh ~/skills/docs/pdf/fill.sh\n#'",
+        "ls \"~\\\"\"; sh ~/skills/docs/pdf/fill.sh",
+        "xargs find < ~/skills/docs/pdf/form.md",
+        "cat ~/skills/docs/pdf/form.md | xargs sed -n 1p",
+        "cd ~/skills/docs/pdf && rg TODO *",
+        "cd ~/skills/docs/pdf; for f in *; do sort \"$f\"; done",
+        "sed -n 1,5p ~/skills/docs/pdf/form.md $X",
+        "cat ~/skills/docs/pdf/fill.sh > 2",
+        "cat ~/skills/docs/pdf/fill.sh >& x",
+        "X=cat; $X ~/skills/docs/pdf/fill.sh",
     ];
     for command in runs {
         let why = gate(&rig, command).expect_err(command);
         assert!(
             why.contains("not approved for docs/pdf")
                 || why.contains("no skill that could be approved")
-                || why.contains("too many braces"),
+                || why.contains("not understood: too many braces"),
             "{command}: {why}"
         );
     }
