@@ -31,7 +31,7 @@ const SHELLS: Shells<'static> = Shells(&[&Bash, &Fish, &Zsh]);
 /// What bash runs to ask. It takes lines as they are: nothing is split or matched with file names.
 const BASH: &str = r#"_mount_skills() {
     local words=("${COMP_WORDS[@]}")
-    words[COMP_CWORD]="$2"
+    [[ "${words[COMP_CWORD]}" == "=" ]] || words[COMP_CWORD]="$2"
     compopt +o nospace 2>/dev/null
     mapfile -t COMPREPLY < <(
         _CLAP_COMPLETE_INDEX="$COMP_CWORD" COMPLETE=bash mount-skills -- "${words[@]}" 2>/dev/null
@@ -141,18 +141,51 @@ impl EnvCompleter for Bash {
         dir: Option<&Path>,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let said = |name| std::env::var(name).ok();
-        let index = said("_CLAP_COMPLETE_INDEX").and_then(|n| n.parse().ok());
-        let found = engine::complete(command, words, index.unwrap_or_default(), dir)?;
-        let found: Vec<&str> = found
+        let index = std::env::var("_CLAP_COMPLETE_INDEX").ok();
+        let index = index.and_then(|n| n.parse().ok()).unwrap_or_default();
+        let (words, index, option) = joined(words, index);
+        let found = engine::complete(command, words, index, dir)?;
+        let found = found.iter().filter_map(|c| c.get_value().to_str());
+        let (plain, other): (Vec<&str>, Vec<&str>) = found.partition(|text| is_a_word(text));
+        // Of files bash quotes what it finds itself, and it finds them all if nothing is offered.
+        if other.iter().any(|path| Path::new(path).exists()) {
+            return Ok(());
+        }
+        let values = plain
             .iter()
-            .filter_map(|c| c.get_value().to_str())
-            .collect();
-        let found: Vec<&str> = found.into_iter().filter(|text| is_a_word(text)).collect();
-        // What an earlier version told bash to run says what it wants between them.
-        let between = said("_CLAP_IFS").unwrap_or_else(|| "\n".into());
-        out.write_all(found.join(&between).as_bytes())
+            .map(|text| text.strip_prefix(&option).unwrap_or(text));
+        out.write_all(values.collect::<Vec<_>>().join("\n").as_bytes())
     }
+}
+
+/// The words that are meant where bash takes `--option=value` for three, which of them is asked about,
+/// and what of it stands before the value.
+fn joined(words: Vec<OsString>, asked: usize) -> (Vec<OsString>, usize, String) {
+    let mut index = asked;
+    let mut out: Vec<OsString> = Vec::new();
+    let (mut open, mut option) = (false, String::new());
+    for (n, word) in words.into_iter().enumerate() {
+        let is_option = |word: &OsString| word.to_str().is_some_and(|w| w.starts_with("--"));
+        let equals = word == "=" && out.last().is_some_and(is_option);
+        match out.last_mut() {
+            Some(last) if equals || open => {
+                last.push(&word);
+                index -= usize::from(n <= asked);
+                if equals {
+                    option = last.to_string_lossy().into_owned();
+                }
+            }
+            _ => out.push(word),
+        }
+        open = equals;
+    }
+    if !out
+        .get(index)
+        .is_some_and(|w| w.to_string_lossy().starts_with(&option))
+    {
+        option.clear();
+    }
+    (out, index, option)
 }
 
 /// Whether bash reads this as the text it is, wherever it stands in a command.
@@ -316,6 +349,23 @@ mod tests {
             (place.labels, place.mount),
             (vec!["a".into(), "b".into(), "c".into()], None)
         );
+    }
+
+    #[test]
+    fn bash_takes_an_option_and_its_value_for_three_words() {
+        let of = |words: &[&str], index| {
+            let words = words.iter().map(OsString::from).collect();
+            let (words, index, option) = joined(words, index);
+            (words[index].to_string_lossy().into_owned(), option)
+        };
+        let words = ["mount-skills", "list", "--format", "=", "h", "x"];
+        assert_eq!(of(&words, 4), ("--format=h".into(), "--format=".into()));
+        assert_eq!(of(&words, 3), ("--format=h".into(), "--format=".into()));
+        assert_eq!(of(&words, 5), ("x".into(), "".into()));
+        assert_eq!(of(&words, 1), ("list".into(), "".into()));
+        let words = ["mount-skills", "--format", "="];
+        assert_eq!(of(&words, 2), ("--format=".into(), "--format=".into()));
+        assert_eq!(of(&["x", "a", "=", "b"], 3), ("b".into(), "".into()));
     }
 
     #[test]

@@ -785,7 +785,6 @@ fn a_shell_completes_the_names_of_the_live_mount() {
         let asks = [
             ("COMPLETE", "bash"),
             ("_CLAP_COMPLETE_INDEX", "2"),
-            ("_CLAP_IFS", "\n"),
             ("_CLAP_COMPLETE_COMP_TYPE", "9"),
             ("_CLAP_COMPLETE_SPACE", "false"),
         ];

@@ -23,6 +23,8 @@ const STALE: Duration = Duration::from_secs(3);
 /// Pauses between two statuses that are longer are said.
 const SELDOM: Duration = Duration::from_secs(1);
 const TEXT: usize = 1000;
+/// How long it takes to see that another row is selected than the one that was.
+const SIGHT: Duration = Duration::from_millis(500);
 
 /// What there is to tell the model.
 pub(super) enum News {
@@ -207,6 +209,8 @@ pub(super) struct Model {
     word: Option<Line>,
     /// The skill whose approval was asked for last.
     approved: Option<Name>,
+    /// When another row came to be selected than by a key.
+    turned: Option<Instant>,
     /// Why there is no newer status.
     gone: Option<String>,
     /// What is being asked for.
@@ -228,6 +232,7 @@ impl Model {
             refused: (Vec::new(), Cursor::START),
             word: None,
             approved: None,
+            turned: None,
             gone: None,
             busy: None,
             seen: (now, Duration::ZERO),
@@ -291,6 +296,7 @@ impl Model {
     /// Makes the rows of the status, and stays on those that are selected.
     fn renew(&mut self, now: Instant) {
         self.sample(now);
+        let before = self.selected();
         let servers = self.server_rows();
         let (old, cursor) = &mut self.servers;
         cursor.follow(old, &servers, |a, b| a.label == b.label);
@@ -317,6 +323,29 @@ impl Model {
         if self.extent().1 == 0 {
             self.part = Part::Skills;
         }
+        if before.is_some() && before != self.selected() {
+            self.turned = Some(now);
+        }
+    }
+
+    /// What tells the selected row from all others.
+    fn selected(&self) -> Option<(Part, String)> {
+        let name = match self.part {
+            Part::Servers => {
+                let (rows, cursor) = &self.servers;
+                rows.get(cursor.selected)?.label.clone()
+            }
+            Part::Skills => {
+                let (rows, cursor) = &self.skills;
+                rows.get(cursor.selected)?.name.exact.clone()
+            }
+            Part::Refused => {
+                let (rows, cursor) = &self.refused;
+                let row = rows.get(cursor.selected)?;
+                format!("{} {}", row.path, row.uri)
+            }
+        };
+        Some((self.part, name))
     }
 
     /// The cursor in the part where a row is selected, and how many rows that has.
@@ -337,12 +366,22 @@ impl Model {
         match self.focus {
             Focus::Question => self.answer(code, at),
             Focus::Page => self.in_page(code),
-            Focus::List => self.in_list(code),
+            Focus::List => self.in_list(code, at),
         }
     }
 
-    fn in_list(&mut self, code: KeyCode) -> Option<Next> {
+    fn in_list(&mut self, code: KeyCode, typed: Instant) -> Option<Next> {
         self.word = None;
+        let acts = matches!(code, KeyCode::Enter | KeyCode::Char('a' | 'd' | 'r' | 'R'));
+        if acts && self.turned.is_some_and(|turned| typed < turned + SIGHT) {
+            // It was for the row that was there before.
+            self.say(
+                Tone::Plain,
+                "another row is selected now; press the key again if it is meant",
+            );
+            return None;
+        }
+        self.turned = None;
         let (cursor, all) = self.extent();
         let (at, last, fits) = (cursor.selected, all.saturating_sub(1), cursor.fits.max(1));
         match code {

@@ -979,6 +979,34 @@ mod tests {
     }
 
     #[test]
+    fn a_key_for_a_row_that_is_gone_is_not_for_the_one_in_its_place() {
+        let now = Instant::now();
+        let mut model = Model::new(status(0), now);
+        let first = model.skills.0[0].name.exact.clone();
+        let mut without = status(0);
+        let of = &mut without.servers[0].skills;
+        of.retain(|s| format!("lab/{}", s.uri) != first);
+        model.hear(come(without, now));
+        let second = chosen(&model).to_owned();
+        assert_ne!(model.skills.0[0].name.exact, first);
+        let key = |c: char, at| News::Key(KeyEvent::from(KeyCode::Char(c)), at);
+        for c in ['R', 'r', 'a', 'd'] {
+            assert_eq!(model.hear(key(c, now)), None, "{c}");
+            let said = model.message(now).map(|l| l.text).unwrap_or_default();
+            assert!(said.contains("another row is selected now"), "{said}");
+        }
+        // Nor does it take long to see, and moving there is meant.
+        let later = now + Duration::from_secs(1);
+        let released =
+            |next| matches!(next, Some(Next::Ask(Order::Release(name))) if name.shown == second);
+        assert!(released(model.hear(key('R', later))));
+        model.hear(News::Done(Ok("released".into())));
+        model.hear(come(status(0), now));
+        assert_eq!(chosen(&model), second, "it stays selected");
+        assert!(released(model.hear(key('R', now))));
+    }
+
+    #[test]
     fn a_daemon_that_goes_is_told_and_comes_back() {
         let now = Instant::now();
         let mut model = Model::new(status(1000), now);
