@@ -233,10 +233,7 @@ fn hr100_what_is_asked_for_is_on_the_screen_with_the_question() {
             "requests allowed-tools: Read",
             "[y/N]",
         ]);
-        assert!(
-            screen.contains("Bash(*) (changed;"),
-            "{before}: {screen}"
-        );
+        assert!(screen.contains("Bash(*) (changed;"), "{before}: {screen}");
         assert!(
             screen.contains("+new"),
             "{before}: all of it was printed: {screen}"
