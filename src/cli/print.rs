@@ -81,6 +81,9 @@ const LINE_TEXT: usize = 80;
 /// How much of a description stands in a line of a hint.
 const HINT_TEXT: usize = 300;
 
+/// In place of a path that would lead nowhere.
+const NO_PATH: &str = "no path: it holds what cannot be shown as it is";
+
 /// One line a skill: path, files, size, description.
 pub fn list(status: &Status) -> String {
     let mut out = String::new();
@@ -241,34 +244,32 @@ fn left_out_line(n: usize) -> String {
 }
 
 fn hint_item(_: &Status, _: &ServerStatus, skill: &SkillStatus) -> String {
-    format!(
-        "- {}: {}{}\n",
-        skill.path,
-        note(skill),
-        about(skill, HINT_TEXT)
-    )
+    let path = match skill.dir() {
+        Some(dir) => dir,
+        None => format!("{} ({NO_PATH})", skill.path),
+    };
+    format!("- {path}: {}{}\n", note(skill), about(skill, HINT_TEXT))
 }
 
 fn markdown_item(status: &Status, server: &ServerStatus, skill: &SkillStatus) -> String {
+    let path = match skill.dir() {
+        Some(dir) => format!("`{}/{dir}/SKILL.md`", status.mountpoint),
+        None => NO_PATH.to_owned(),
+    };
     format!(
-        "- **{}** (server `{}`, {}): {} — `{}/{}/SKILL.md`\n",
-        skill.name, server.label, skill.state, skill.description, status.mountpoint, skill.path
+        "- **{}** (server `{}`, {}): {} — {path}\n",
+        skill.name, server.label, skill.state, skill.description
     )
 }
 
 fn xml_item(status: &Status, server: &ServerStatus, skill: &SkillStatus) -> String {
-    let [name, label, state, path, about] = [
-        &skill.name,
-        &server.label,
-        &skill.state,
-        &skill.path,
-        &skill.description,
-    ]
-    .map(|t| escape_xml(t));
-    let root = escape_xml(&status.mountpoint);
-    format!(
-        "  <skill name=\"{name}\" server=\"{label}\" state=\"{state}\" path=\"{root}/{path}/SKILL.md\">{about}</skill>\n"
-    )
+    let [name, label, state, about] =
+        [&skill.name, &server.label, &skill.state, &skill.description].map(|t| escape_xml(t));
+    let path = skill.dir().map_or_else(String::new, |dir| {
+        let path = escape_xml(&format!("{}/{dir}/SKILL.md", status.mountpoint));
+        format!(" path=\"{path}\"")
+    });
+    format!("  <skill name=\"{name}\" server=\"{label}\" state=\"{state}\"{path}>{about}</skill>\n")
 }
 
 fn escape_xml(text: &str) -> String {
@@ -466,15 +467,39 @@ fn refusals(out: &mut String, server: &ServerStatus, path: Option<&str>) {
     }
 }
 
-/// Why a path reads or does not: its skill, and what was refused of it. The path is below the mount
-/// point, as it is shown, or the label with a skill's URI; what was typed may be meant in several
-/// ways, and each is told of that leads somewhere.
-pub fn status_of(status: &Status, ways: &[String]) -> String {
+/// One way to take what was typed: a path below the mount point, or the label with a skill's URI.
+#[derive(Debug)]
+pub struct Way {
+    /// The path as it is shown, then those above it.
+    paths: Vec<String>,
+    /// The URI as it is shown, if it is one.
+    uri: Option<String>,
+}
+
+impl Way {
+    /// The way in which `show` makes the shown form of what was typed.
+    pub fn new(path: &str, show: impl Fn(&str) -> String) -> Self {
+        let above = std::iter::successors(Some(path), |p| Some(p.rsplit_once('/')?.0));
+        let uri = path.split_once('/').map(|(_, uri)| uri);
+        Self {
+            paths: above.map(&show).collect(),
+            uri: uri.map(show),
+        }
+    }
+
+    fn path(&self) -> &str {
+        self.paths.first().map_or("", |path| path)
+    }
+}
+
+/// Why a path reads or does not: its skill, and what was refused of it. What was typed may be meant
+/// in several ways, and each is told of that leads somewhere.
+pub fn status_of(status: &Status, ways: &[Way]) -> String {
     let told: Vec<String> = ways.iter().filter_map(|way| told_of(status, way)).collect();
     if !told.is_empty() {
         return told.join("\n");
     }
-    let path = ways.last().map_or("", |way| way);
+    let path = ways.last().map_or("", Way::path);
     let Some(server) = server_of(status, path) else {
         return String::new();
     };
@@ -504,17 +529,20 @@ fn head(server: &ServerStatus, path: &str) -> String {
 }
 
 /// What there is to say of a path, if there is a skill that holds it, or a refusal of it.
-fn told_of(status: &Status, path: &str) -> Option<String> {
+fn told_of(status: &Status, way: &Way) -> Option<String> {
+    let (path, uri) = (way.path(), way.uri.as_ref());
     let server = server_of(status, path)?;
-    let uri = path.split_once('/').map(|(_, uri)| uri);
-    let holds =
-        |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
-    let skill = server.skills.iter();
-    let skill = skill.filter(|s| holds(&s.path) || uri == Some(&s.uri));
-    let skill = skill.max_by_key(|s| s.path.len());
+    // How far above the path a skill lies.
+    let levels = |dir: &str| way.paths.iter().position(|p| p == dir);
+    let skills = server.skills.iter();
+    let skills = skills.filter_map(|s| {
+        let by_uri = || (uri == Some(&s.uri)).then_some(0);
+        Some((levels(&s.path).or_else(by_uri)?, s))
+    });
+    let skill = skills.min_by_key(|(levels, _)| *levels).map(|(_, s)| s);
     let declined = server.declined.iter();
     let mut declined = declined.filter(|d| {
-        d.path.as_deref().is_some_and(holds) || uri.is_some() && uri == d.uri.as_deref()
+        d.path.as_deref().and_then(levels).is_some() || uri.is_some() && uri == d.uri.as_ref()
     });
     let mut refused = String::new();
     refusals(&mut refused, server, Some(path));

@@ -136,8 +136,8 @@ pub enum Reply {
     Detail(Box<Detail>),
     /// A skill, and what changed in it.
     Review(Box<Review>),
-    /// A file of a skill: base64 of its checked bytes.
-    Content(Box<Detail>, String),
+    /// A file of a skill: its path as it is shown, and base64 of its checked bytes.
+    Content(Box<Detail>, String, String),
     /// Paths, and whether an entry has them.
     Live(Vec<(String, bool)>),
     /// Each skill and its set.
@@ -362,8 +362,8 @@ async fn answer(
         Verb::Describe { skill } => Reply::Detail(Box::new(host.describe(&skill)?)),
         Verb::Review { skill } => Reply::Review(Box::new(host.review(&skill).await?)),
         Verb::Show { skill, file } => {
-            let (detail, bytes) = host.inspect(&skill, file.as_deref()).await?;
-            Reply::Content(Box::new(detail), STANDARD.encode(bytes.bytes()))
+            let (detail, file, bytes) = host.inspect(&skill, file.as_deref()).await?;
+            Reply::Content(Box::new(detail), file, STANDARD.encode(bytes.bytes()))
         }
         Verb::Approve { skill, set, scope } => {
             Reply::Done(host.approve(&skill, &set, scope).await?)

@@ -5,16 +5,24 @@
 //! terminal, a log or a status file goes through [`printable`], or [`spelt`] if it is a name; file
 //! names inside the mount do not, they are byte-exact.
 
+use super::digest::Digest;
 use std::fmt;
 use unicode_normalization::char::is_combining_mark;
+use unicode_width::UnicodeWidthChar as _;
 
 /// How alike two names are, of 1, so that one may be a slip for the other.
 const ALIKE: f64 = 0.6;
 /// At most this many characters of a text are quoted, its escapes written out.
 const QUOTED: usize = 100;
 
-/// So many combining marks may follow each other as they are; more pile up over the lines around.
-const MARKS: usize = 2;
+/// At most this long is a name written out…
+const NAME: usize = 500;
+/// …and so much of a longer one.
+const NAME_START: usize = 200;
+
+/// So many marks that take no room may follow each other as they are, as many as a language needs;
+/// more pile up over the lines around.
+const MARKS: usize = 4;
 
 /// Whether a character may be shown as it is. What Unicode calls default-ignorable may not, nor
 /// what looks like nothing at all.
@@ -28,31 +36,69 @@ fn is_plain(c: char) -> bool {
     !c.is_control() && !hidden
 }
 
+/// Whether a character is drawn onto the one before it.
+fn is_mark(c: char) -> bool {
+    is_combining_mark(c) && c.width() == Some(0)
+}
+
+/// Whether a character looks like a space and is none.
+fn is_odd_blank(c: char) -> bool {
+    c.is_whitespace() && c != ' '
+}
+
 /// Text on its way to where it is shown, character by character.
 struct Shower {
-    /// How many combining marks came last. None may come first: it would change what stands before
-    /// the text.
+    /// How many marks came last. None may come first: it would change what stands before the text.
     marks: usize,
+    /// Whether the character before may be drawn in two ways.
+    has_styles: bool,
 }
 
 impl Shower {
     fn new() -> Self {
-        Self { marks: MARKS }
+        Self {
+            marks: MARKS,
+            has_styles: false,
+        }
     }
 
-    /// What stands for the next character.
+    /// What stands for the next character of a name.
     fn show(&mut self, c: char, out: &mut String) {
-        self.marks = match is_combining_mark(c) {
+        match is_odd_blank(c) {
+            true => self.write(c, false, out),
+            false => self.write(c, is_plain(c), out),
+        }
+    }
+
+    /// The same of a text, which is not compared: words of many languages stand between other
+    /// blanks, and a symbol may say which of its two styles is meant.
+    fn show_text(&mut self, c: char, out: &mut String) {
+        let style = matches!(c, '\u{fe0e}' | '\u{fe0f}') && self.has_styles;
+        self.write(c, is_plain(c) || style, out);
+    }
+
+    fn write(&mut self, c: char, plain: bool, out: &mut String) {
+        self.marks = match is_mark(c) {
             true => self.marks + 1,
             false => 0,
         };
+        let plain = plain && self.marks <= MARKS;
+        self.has_styles = plain && self.marks == 0 && !c.is_ascii();
         match c {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
-            c if is_plain(c) && self.marks <= MARKS => out.push(c),
+            c if plain => out.push(c),
             c => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
         }
+    }
+
+    /// What stands for the next character of a name whose shown form can be read back.
+    fn spell(&mut self, c: char, out: &mut String) {
+        if c == '\\' {
+            out.push(c);
+        }
+        self.show(c, out);
     }
 }
 
@@ -60,18 +106,71 @@ impl Shower {
 /// mark that is one too many, as a visible `\u{…}` escape (`\n`, `\t` and `\r` by their short
 /// names), cut to `max` characters with a mark that says how long it was (HR-114).
 pub fn printable(text: &str, max: usize) -> String {
-    cut(text, max, Shower::show)
+    cut(text, max, Shower::show_text)
 }
 
-/// A name, a path or a URI as [`printable`] shows it, with `\` as `\\` and never cut, so that no
-/// two of them look alike. Not to be done twice.
+/// A name, a path or a URI as [`printable`] shows it, with every blank but the space as an escape
+/// and `\` as `\\`, so that no two of them are shown by the same characters. Not to be done twice.
+///
+/// Of one that is very long so only the start is shown, then `\…`, which no other has, and a digest
+/// of the name: a server has any number of them.
 pub fn spelt(name: &str) -> String {
-    cut(name, usize::MAX, |shower, c, out| {
-        if c == '\\' {
-            out.push(c);
+    let (mut out, mut shower) = (String::new(), Shower::new());
+    let (mut length, mut start) = (0, 0);
+    for c in name.chars() {
+        let before = out.len();
+        shower.spell(c, &mut out);
+        length += out.get(before..).unwrap_or_default().chars().count();
+        if length <= NAME_START {
+            start = out.len();
         }
-        shower.show(c, out);
-    })
+        if length > NAME {
+            out.truncate(start);
+            let digest = Digest::of(name.as_bytes()).hex();
+            out.push_str("\\…");
+            out.extend(digest.chars().take(16));
+            break;
+        }
+    }
+    out
+}
+
+/// A name as [`spelt`] shows it, but never cut.
+pub fn spelt_whole(name: &str) -> String {
+    cut(name, usize::MAX, Shower::spell)
+}
+
+/// The name that [`spelt`] shows so, unless that cannot be told.
+pub fn unspelt(shown: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = shown.chars();
+    while let Some(c) = rest.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        out.push(match rest.next()? {
+            '\\' => '\\',
+            'n' => '\n',
+            't' => '\t',
+            'r' => '\r',
+            'u' => {
+                let (hex, after) = rest.as_str().strip_prefix('{')?.split_once('}')?;
+                rest = after.chars();
+                char::from_u32(u32::from_str_radix(hex, 16).ok()?)?
+            }
+            _ => return None,
+        });
+    }
+    (spelt_whole(&out) == shown).then_some(out)
+}
+
+/// A path that may be opened as it is shown, since it holds nothing hidden.
+pub fn openable(path: &str) -> Option<&str> {
+    let mut shower = Shower::new();
+    let mut shown = String::new();
+    path.chars().for_each(|c| shower.show(c, &mut shown));
+    (shown == path).then_some(path)
 }
 
 /// A text of a server's inside a reason of ours: as [`printable`] shows it, and without the `;` that
@@ -102,7 +201,7 @@ pub fn in_ascii_where_hidden(json: &str) -> String {
 pub fn line(text: &str, max: usize) -> String {
     cut(text, max, |shower, c, out| match c {
         '\t' => out.push(c),
-        c => shower.show(c, out),
+        c => shower.show_text(c, out),
     })
 }
 
@@ -174,6 +273,20 @@ pub fn word(name: &str) -> String {
     shlex::try_quote(&shown).map_or_else(|_| "''".to_owned(), |quoted| quoted.into_owned())
 }
 
+/// A path as one word of a shell command that means exactly this path: where it cannot be shown as it
+/// is, by its bytes in `$'…'`, as bash, ksh and zsh read it.
+pub fn exact_word(path: &str) -> String {
+    if openable(path).is_some() {
+        return word(path);
+    }
+    let bytes = path.bytes().map(|b| match b {
+        b'\'' | b'\\' => format!("\\{b:03o}"),
+        b if b == b' ' || b.is_ascii_graphic() => char::from(b).into(),
+        b => format!("\\{b:03o}"),
+    });
+    format!("$'{}'", bytes.collect::<String>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,10 +323,8 @@ mod tests {
             printable("a\u{fe0f}b\u{fe00}c\u{e0100}d\u{e01ef}e\u{2800}", 100),
             "a\\u{fe0f}b\\u{fe00}c\\u{e0100}d\\u{e01ef}e\\u{2800}"
         );
-        let two = "e\u{302}\u{301}\u{928}\u{93f}";
-        assert_eq!(printable(two, 100), two);
-        let pile = format!("e{}x\u{301}", "\u{301}".repeat(4));
-        let shown = "e\u{301}\u{301}\\u{301}\\u{301}x\u{301}";
+        let pile = format!("e{}x\u{301}", "\u{301}".repeat(6));
+        let shown = "e\u{301}\u{301}\u{301}\u{301}\\u{301}\\u{301}x\u{301}";
         assert_eq!(printable(&pile, 100), shown);
         assert_eq!(printable(shown, 100), shown, "nothing is left to escape");
         assert_eq!(
@@ -222,9 +333,29 @@ mod tests {
             "it has nothing to stand on"
         );
         assert_eq!(
-            Quoted("a\u{301}\u{301}\u{301}").to_string(),
-            "\"a\u{301}\u{301}\\u{301}\""
+            Quoted("a\u{301}\u{301}\u{301}\u{301}\u{301}").to_string(),
+            "\"a\u{301}\u{301}\u{301}\u{301}\\u{301}\""
         );
+    }
+
+    #[test]
+    fn hr_114_text_of_any_language_is_shown_as_it_is() {
+        for text in [
+            "e\u{302}\u{301} \u{928}\u{93f}",
+            "⚠\u{fe0f} ✔\u{fe0e}",
+            "မြန်မာဘာသာစကား ကျွန်ုပ်တို့သည်",
+            "בְּרֵאשִׁ֖ית בָּרָ֣א אֱלֹהִ֑ים",
+            "ภาษาไทย ที่นี่ हिन्दी தமிழ்",
+            "日本語\u{3000}説明 oui\u{a0}!",
+        ] {
+            assert_eq!(printable(text, 100), text);
+        }
+        let text = "a\u{fe0f}\u{fe0f} ⚠\u{fe0f}\u{fe0f} e\u{301}\u{fe0f} \u{202e}\u{fe0f}";
+        assert_eq!(
+            printable(text, 100),
+            "a\\u{fe0f}\\u{fe0f} ⚠\u{fe0f}\\u{fe0f} e\u{301}\\u{fe0f} \\u{202e}\\u{fe0f}"
+        );
+        assert_eq!(spelt("⚠\u{fe0f}"), "⚠\\u{fe0f}");
     }
 
     #[test]
@@ -243,6 +374,8 @@ mod tests {
 
     #[test]
     fn hr_114_no_two_names_are_spelt_alike() {
+        let long = "x".repeat(5000);
+        let marked = spelt(&long);
         let names = [
             "a",
             "\u{202e}",
@@ -253,12 +386,52 @@ mod tests {
             "\\",
             r"\\",
             "\u{301}",
+            "a b",
+            "a\u{a0}b",
+            "a\u{1680}b",
+            "a\u{2003}b",
+            "a\u{202f}b",
+            "a\u{205f}b",
+            "a\u{3000}b",
+            &long,
+            &long[1..],
+            &marked,
         ];
-        let spelt: std::collections::BTreeSet<String> = names.iter().map(|n| spelt(n)).collect();
-        assert_eq!(spelt.len(), names.len(), "{spelt:?}");
-        assert!(spelt.contains(r"\u{202e}") && spelt.contains(r"\\u{202e}"));
-        let long = "x".repeat(5000);
-        assert_eq!(super::spelt(&long), long);
+        let shown: std::collections::BTreeSet<String> = names.iter().map(|n| spelt(n)).collect();
+        assert_eq!(shown.len(), names.len(), "{shown:?}");
+        assert!(shown.contains(r"\u{202e}") && shown.contains(r"\\u{202e}"));
+        for name in &shown {
+            let odd = |c: char| c.is_whitespace() && c != ' ';
+            assert!(!name.contains(odd), "{name:?}");
+            assert_eq!(printable(name, 500), *name, "nothing is left to escape");
+        }
+        for name in names {
+            let whole = spelt_whole(name);
+            assert_eq!(unspelt(&whole).as_deref(), Some(name));
+            let cut = spelt(name) != whole;
+            assert_eq!(unspelt(&spelt(name)).is_none(), cut, "{name}");
+        }
+        for no in ["\\", r"\x", r"\u{", r"\u{41}", r"\u{d800}", "\u{202e}"] {
+            assert_eq!(unspelt(no), None, "{no:?}");
+        }
+    }
+
+    #[test]
+    fn hr_114_a_long_name_is_shown_by_its_start_and_a_digest() {
+        let whole = "\u{202e}".repeat(62) + "1234";
+        assert_eq!(spelt(&whole).chars().count(), 500);
+        assert_eq!(spelt(&whole), spelt_whole(&whole));
+        for name in [
+            format!("{whole}5"),
+            "\u{301}".repeat(2000),
+            "\\".repeat(251),
+        ] {
+            let shown = spelt(&name);
+            let (start, digest) = shown.rsplit_once("\\…").unwrap();
+            assert!((190..=200).contains(&start.chars().count()), "{shown}");
+            assert!(name.starts_with(&unspelt(start).unwrap()), "{shown}");
+            assert_eq!(digest, &Digest::of(name.as_bytes()).hex()[..16]);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! *Absent:* what the kernel answers from its own memory: it asks nobody, so nobody can tell.
 
 use super::refusal::ReadError;
-use crate::domain::text::{printable, spelt};
+use crate::domain::text::{printable, spelt_whole};
 use crate::sync::Mutex;
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
@@ -247,8 +247,8 @@ impl Audit {
             command: process.command.unwrap_or_else(unknown),
             program: process.program.unwrap_or_else(unknown),
             label: label.into(),
-            uri: spelt(uri),
-            path: spelt(path),
+            uri: spelt_whole(uri),
+            path: spelt_whole(path),
             outcome,
         });
         if self.notes.try_send(Note::Line(record)).is_err() {

@@ -1,13 +1,15 @@
 //! What the user does to skills from the command line, by name.
 
-use super::report::{self, Status};
+use super::report;
 use super::{Act, File, Host, Now, Slot, ask_known};
 use crate::domain::diff::Diff;
 use crate::domain::frontmatter;
 use crate::domain::manifest::{Entry, FileEntry, Reason, SetId};
 use crate::domain::name::{Label, MAX_PATH, RelPath};
 use crate::domain::skill::{From, Known, Moved, Origin, Scope, Shown, Skill, Standing};
-use crate::domain::text::{Quoted, did_you_mean, nearest, printable, spelt, word};
+use crate::domain::text::{
+    Quoted, did_you_mean, exact_word, nearest, openable, printable, spelt, unspelt, word,
+};
 use crate::domain::tree::View;
 use crate::domain::verify::{Expected, Verified};
 use crate::source::{ChildKind, Event, Link, Listing, Source};
@@ -70,6 +72,17 @@ pub struct Named {
     pub uri: Option<Arc<str>>,
     /// Its name as it is shown: `LABEL` or `LABEL/SKILL-PATH`.
     pub shown: String,
+    /// What is named below the skill; none if it may mean either of two things.
+    rest: Option<String>,
+}
+
+/// A name that no skill has.
+struct Unknown {
+    /// The server.
+    slot: u16,
+    /// The path below it; none if it may mean either of two.
+    path: Option<String>,
+    why: Trouble,
 }
 
 /// One skill as `lock` sees it.
@@ -112,6 +125,10 @@ impl Host {
     /// A path is taken as it is or as it is shown; one below the mount point is exact. Where both
     /// ways lead somewhere, and not to the same skill, it is neither.
     pub fn find(&self, name: &str) -> Result<Named, Trouble> {
+        self.seek(name)?.map_err(|unknown| unknown.why)
+    }
+
+    fn seek(&self, name: &str) -> Result<Result<Named, Unknown>, Trouble> {
         let below = Path::new(name)
             .strip_prefix(&self.mountpoint)
             .ok()
@@ -142,7 +159,7 @@ impl Host {
             (None, Known::Declined(d)) => d.dir.as_ref().map(|d| d.as_str().to_owned()),
             (None, Known::Withdrawn) => None,
         };
-        let found = |uri: &Arc<str>, dir: Option<&str>| {
+        let found = |uri: &Arc<str>, dir: Option<&str>, rest: Option<String>| {
             let shown = match dir {
                 Some(dir) => format!("{label}/{dir}"),
                 None => format!("{label}/{uri}"),
@@ -151,24 +168,52 @@ impl Host {
                 slot,
                 uri: Some(Arc::clone(uri)),
                 shown: spelt(&shown),
+                rest,
             }
         };
+        // What names one skill and no other.
+        let exactly = |uri: &str, dir: Option<&str>| match dir {
+            Some(dir) if uri.contains('\\') || openable(uri).is_none() => {
+                let path = self.mountpoint.join(label).join(dir);
+                exact_word(&path.display().to_string())
+            }
+            _ => word(&spelt(&format!("{label}/{uri}"))),
+        };
+        let either = |exact: Vec<String>| {
+            Trouble::Failed(format!(
+                "{} may be either of several skills; name one as here: {}",
+                Quoted(given),
+                exact.join(", ")
+            ))
+        };
+        let may_be_shown = below.is_none() && path.contains('\\');
         // No path has an empty name in it.
         if path.contains("://") && below.is_none() {
-            let exact = now.skills.get_key_value(path);
-            let as_shown = || now.skills.iter().find(|(uri, _)| spelt(uri) == path);
-            return match exact.or_else(as_shown) {
-                Some((uri, skill)) => Ok(found(uri, dir(skill).as_deref())),
-                None => Err(unknown(label, path, &now, String::new())),
+            let shown = |uri: &str| spelt(uri) == path || spelt(&format!("{label}/{uri}")) == given;
+            let meant = now
+                .skills
+                .iter()
+                .filter(|(uri, _)| &***uri == path || may_be_shown && shown(uri));
+            let meant: Vec<_> = meant.map(|(uri, skill)| (uri, dir(skill))).collect();
+            return match meant.as_slice() {
+                [(uri, dir)] => Ok(Ok(found(uri, dir.as_deref(), Some(String::new())))),
+                [] => Err(unknown(label, path, &now, String::new())),
+                several => {
+                    let exact = several
+                        .iter()
+                        .map(|(uri, dir)| exactly(uri, dir.as_deref()));
+                    Err(either(exact.collect()))
+                }
             };
         }
         let path = path.trim_matches('/');
         if path.is_empty() {
-            return Ok(Named {
+            return Ok(Ok(Named {
                 slot,
                 uri: None,
                 shown: label.to_owned(),
-            });
+                rest: Some(String::new()),
+            }));
         }
         // Names are not resolved: `approved/../other` would be taken for something of `approved`.
         if path.split('/').any(|part| matches!(part, "." | "..")) {
@@ -178,38 +223,47 @@ impl Host {
             );
             return Err(Trouble::Failed(text));
         }
-        let holds =
-            |dir: &str| path == dir || path.strip_prefix(dir).is_some_and(|r| r.starts_with('/'));
         let skills = now.skills.iter();
         let skills: Vec<(&Arc<str>, String)> = skills
             .filter_map(|(uri, skill)| Some((uri, dir(skill)?)))
             .collect();
-        let may_be_shown = below.is_none() && path.contains('\\');
-        let held = skills
-            .iter()
-            .filter(|(_, dir)| holds(dir) || may_be_shown && holds(&spelt(dir)));
+        let full = format!("{label}/{path}");
+        let as_shown = |dir: &str| match may_be_shown {
+            true => rest_below(&full, &spelt(&format!("{label}/{dir}"))),
+            false => None,
+        };
+        let held = skills.iter().filter_map(|(uri, dir)| {
+            let rest = match (rest_below(path, dir), as_shown(dir)) {
+                (None, None) => return None,
+                (Some(rest), None) => Some(rest.to_owned()),
+                (None, Some(shown)) => unspelt(shown),
+                (Some(rest), Some(_)) => in_one_way(rest),
+            };
+            Some((uri, dir, rest))
+        });
+        let mut held: Vec<_> = held.collect();
         let levels = |dir: &str| dir.split('/').count();
-        let innermost = held.clone().map(|(_, dir)| levels(dir)).max();
-        let held: Vec<_> = held
-            .filter(|(_, dir)| Some(levels(dir)) == innermost)
-            .collect();
+        let innermost = held.iter().map(|(_, dir, _)| levels(dir)).max();
+        held.retain(|(_, dir, _)| Some(levels(dir)) == innermost);
         match held.as_slice() {
-            [(uri, dir)] => Ok(found(uri, Some(dir))),
+            [(uri, dir, rest)] => Ok(Ok(found(uri, Some(dir), rest.clone()))),
             [] => {
                 let dirs = skills.iter().map(|(_, dir)| dir.as_str());
                 let meant = nearest(path, dirs).map(|dir| format!("{label}/{dir}"));
                 let meant = did_you_mean(meant.as_deref());
-                Err(unknown(label, path, &now, meant))
+                let path_meant = match may_be_shown {
+                    true => in_one_way(path),
+                    false => Some(path.to_owned()),
+                };
+                Ok(Err(Unknown {
+                    slot,
+                    path: path_meant,
+                    why: unknown(label, path, &now, meant),
+                }))
             }
             several => {
-                let uris = several.iter();
-                let uris = uris.map(|(uri, _)| word(&spelt(&format!("{label}/{uri}"))));
-                let uris: Vec<String> = uris.collect();
-                Err(Trouble::Failed(format!(
-                    "{} may be either of several skills; name one by its URI: {}",
-                    Quoted(given),
-                    uris.join(", ")
-                )))
+                let exact = several.iter().map(|(uri, dir, _)| exactly(uri, Some(dir)));
+                Err(either(exact.collect()))
             }
         }
     }
@@ -221,6 +275,7 @@ impl Host {
                 slot,
                 uri: Some(uri),
                 shown,
+                ..
             } => Ok((slot, uri, shown)),
             Named { shown, .. } => Err(Trouble::Failed(format!(
                 "{shown} is a server; name a skill: LABEL/SKILL"
@@ -371,7 +426,9 @@ impl Host {
 
     /// Ends the windows of a skill, or of all skills of a server.
     pub async fn release(&self, name: &str) -> Result<String, Trouble> {
-        let Named { slot, uri, shown } = self.find(name)?;
+        let Named {
+            slot, uri, shown, ..
+        } = self.find(name)?;
         let uris = self.held(slot, uri);
         for uri in &uris {
             self.do_to(slot, uri, Act::Release).await?;
@@ -404,7 +461,9 @@ impl Host {
 
     /// Asks the server anew and moves on to what it publishes now: one skill, or all of a server.
     pub async fn refresh(&self, name: &str) -> Result<String, Trouble> {
-        let Named { slot, uri, shown } = self.find(name)?;
+        let Named {
+            slot, uri, shown, ..
+        } = self.find(name)?;
         let (s, source) = self.server(slot)?;
         let failed = |e: crate::source::SourceError| {
             Trouble::Failed(format!("{shown}: {}", printable(&e.to_string(), TEXT)))
@@ -466,9 +525,15 @@ impl Host {
             ))),
             Ok(Known::Entry(entry)) => {
                 let path = self.mountpoint.join(label).join(entry.dir.as_str());
+                let path = path.display().to_string();
+                let shown = spelt(&format!("{label}/{}", entry.dir));
                 self.do_to(slot, &uri.into(), Act::Name(Known::Entry(entry)))
                     .await?;
-                Ok(spelt(&path.display().to_string()))
+                // What is printed is opened, or nothing is there to be opened.
+                let path = openable(&path).map(str::to_owned);
+                Ok(path.unwrap_or_else(|| {
+                    format!("added {shown}; its path holds what cannot be shown as it is")
+                }))
             }
             Ok(Known::Declined(d)) => {
                 let reason = printable(&d.reason.to_string(), TEXT);
@@ -491,47 +556,35 @@ impl Host {
     /// What the server has in a directory now, against what is in force (HR-90 to HR-95): a live
     /// look that changes nothing. Each child's path, and whether an entry has it.
     pub async fn live(&self, name: &str) -> Result<Vec<(String, bool)>, Trouble> {
-        let (slot, uri) = match self.find(name) {
-            Ok(found) => (found.slot, found.uri),
-            // A prefix is no skill, but it may be a directory.
-            Err(e) => {
-                let label = name.split('/').next().unwrap_or(name);
-                (self.find(label).map_err(|_| e)?.slot, None)
-            }
+        // A prefix is no skill, but it may be a directory.
+        let (slot, uri, path) = match self.seek(name)? {
+            Ok(found) => (found.slot, found.uri, found.rest),
+            Err(unknown) => (unknown.slot, None, unknown.path),
         };
         let (s, source) = self.server(slot)?;
         let label = s.server.label.as_str();
-        let below = Path::new(name)
-            .strip_prefix(&self.mountpoint)
-            .ok()
-            .and_then(Path::to_str);
-        let path = below
-            .unwrap_or(name)
-            .trim_matches('/')
-            .strip_prefix(label)
-            .unwrap_or_default();
-        let Some(rel) = RelPath::of_names(path.trim_matches('/')) else {
+        let Some(path) = path else {
             return Err(Trouble::Failed(format!(
-                "name a directory of {label}: {label}/PATH"
+                "{} may be either of two directories, as it is or as it is shown; name it by its path below the mount point",
+                Quoted(name)
             )));
         };
+        let rel = RelPath::of_names(&path);
         // A skill's own directory is spelt as its server spells it.
-        let asked = match &uri {
-            Some(uri) => {
-                let skill = self.skill(slot, uri)?;
-                let entry = newest_or_held(&skill)?;
+        let asked = match (&uri, rel) {
+            (Some(uri), rel) if rel.is_some() || path.is_empty() => {
                 let own = uri.trim_end_matches("/SKILL.md");
-                let rest = rel
-                    .as_str()
-                    .strip_prefix(entry.dir.as_str())
-                    .unwrap_or_default();
-                let rest = rest.trim_start_matches('/');
-                match RelPath::of_names(rest) {
-                    Some(rest) => format!("{own}/{}", rest.to_uri().trim_start_matches("skill://")),
-                    None => own.to_owned(),
-                }
+                rel.map_or_else(
+                    || own.to_owned(),
+                    |rest| format!("{own}/{}", rest.to_uri().trim_start_matches("skill://")),
+                )
             }
-            None => rel.to_uri(),
+            (None, Some(rel)) => rel.to_uri(),
+            _ => {
+                return Err(Trouble::Failed(format!(
+                    "name a directory of {label}: {label}/PATH"
+                )));
+            }
         };
         let children = source
             .read_directory(&asked, Instant::now() + self.timeout)
@@ -581,12 +634,12 @@ impl Host {
     }
 
     /// The content of one file of a skill as the server publishes it now, checked, without
-    /// loading the skill: no window, no approval (HR-60, HR-105).
+    /// loading the skill: no window, no approval (HR-60, HR-105). With the file's path as it is shown.
     pub async fn inspect(
         self: &Arc<Self>,
         name: &str,
         file: Option<&str>,
-    ) -> Result<(Detail, Verified), Trouble> {
+    ) -> Result<(Detail, String, Verified), Trouble> {
         let (slot, uri, name) = self.find_skill(name)?;
         let skill = self.skill(slot, &uri)?;
         let entry = newest_or_held(&skill)?;
@@ -598,15 +651,29 @@ impl Host {
         let files = entry.files().iter();
         let files = files.map(|f| (below(entry.dir.as_str(), f.path.as_str()), f));
         let files: Vec<(&str, &FileEntry)> = files.collect();
-        let exact = files.iter().find(|(path, _)| *path == wanted);
-        let found = exact.or_else(|| files.iter().find(|(path, _)| spelt(path) == wanted));
-        let Some((_, row)) = found else {
+        let may_be_shown = wanted.contains('\\');
+        let mut meant = files
+            .iter()
+            .filter(|(path, _)| *path == wanted || may_be_shown && spelt(path) == wanted);
+        let (found, other) = (meant.next(), meant.next());
+        let Some((path, row)) = found else {
             let meant = did_you_mean(nearest(wanted, files.iter().map(|(path, _)| *path)));
             let text = format!("{name} lists no file {}{meant}", Quoted(wanted));
             return Err(Trouble::Failed(text));
         };
+        if let Some((other, _)) = other {
+            let exact = [path, other].map(|path| match path.contains('\\') {
+                true => word(&spelt(path)),
+                false => exact_word(path),
+            });
+            return Err(Trouble::Failed(format!(
+                "{} may be either of two files of {name}; name one as here: {}",
+                Quoted(wanted),
+                exact.join(", ")
+            )));
+        }
         let bytes = self.peek(&name, slot, &entry, row).await?;
-        Ok((detail, bytes))
+        Ok((detail, spelt(path), bytes))
     }
 
     /// The content of one file of an entry, checked, without loading the skill. The name is shown.
@@ -679,15 +746,6 @@ impl Host {
             })
             .collect()
     }
-
-    /// The status with one server only, if a label is given.
-    pub fn status_of(&self, label: Option<&str>) -> Status {
-        let mut status = self.status();
-        status
-            .servers
-            .retain(|s| label.is_none_or(|l| l == s.label));
-        status
-    }
 }
 
 /// The entry that a command is about: the newest, or the held one of a withdrawn skill.
@@ -743,4 +801,20 @@ pub(super) fn below<'a>(dir: &str, path: &'a str) -> &'a str {
     path.strip_prefix(dir)
         .and_then(|rest| rest.strip_prefix('/'))
         .unwrap_or(path)
+}
+
+/// What of a path lies below a directory; nothing if it is that directory.
+fn rest_below<'a>(path: &'a str, dir: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(dir)?;
+    match rest {
+        "" => Some(rest),
+        _ => rest.strip_prefix('/'),
+    }
+}
+
+/// A path that may be given as it is or as it is shown, if both mean the same or it is no shown form.
+fn in_one_way(path: &str) -> Option<String> {
+    let as_shown = unspelt(path);
+    let one = as_shown.is_none_or(|meant| meant == path);
+    one.then(|| path.to_owned())
 }

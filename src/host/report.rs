@@ -10,7 +10,7 @@ use super::{Host, ListingNow, Message, Now, Slot};
 use crate::domain::diff::Diff;
 use crate::domain::digest::Digest;
 use crate::domain::skill::{Approval, Consent, Hold, Policy, Skill, Standing};
-use crate::domain::text::{printable, spelt, word};
+use crate::domain::text::{openable, printable, spelt, unspelt, word};
 use crate::domain::tree::{Branch, View};
 use crate::domain::verify::{Expected, Untrusted, Verified, verify};
 use crate::source::{Figures, Link, Peer};
@@ -122,7 +122,7 @@ pub struct ServerStatus {
 /// One skill that can be read.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SkillStatus {
-    /// Its directory, below the mount point.
+    /// Its directory below the mount point, as it is shown.
     pub path: String,
     /// The URI of its SKILL.md.
     pub uri: String,
@@ -163,6 +163,14 @@ pub struct SkillStatus {
     pub warnings: Vec<String>,
 }
 
+impl SkillStatus {
+    /// Its directory below the mount point as it is there; none if that holds what cannot be shown.
+    pub fn dir(&self) -> Option<String> {
+        let exact = unspelt(&self.path)?;
+        openable(&exact).is_some().then_some(exact)
+    }
+}
+
 /// One declined skill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeclinedStatus {
@@ -185,10 +193,16 @@ impl Host {
 
     /// The status of the mount; the caller adds the upcalls, and what else it alone knows.
     pub fn status(&self) -> Status {
+        self.status_of(None)
+    }
+
+    /// The status with one server only, if a label is given.
+    pub fn status_of(&self, label: Option<&str>) -> Status {
         let tree = self.tree();
         let servers = self
             .slots()
             .into_iter()
+            .filter(|(_, s)| label.is_none_or(|label| label == s.server.label.as_str()))
             .map(|(slot, s)| {
                 let branch = match tree.view(slot) {
                     Some(View::Listed(branch)) => Some(&**branch),
@@ -361,7 +375,7 @@ fn skills(label: &str, branch: &Branch, now: &Now, policy: Policy) -> Vec<SkillS
                 next: next_step(skill, policy, &path),
                 path,
                 uri: spelt(&e.uri),
-                name: printable(e.name(), 255),
+                name: spelt(e.name()),
                 description: printable(description, DESCRIPTION),
                 state: skill.state(policy).into(),
                 changes: newest.map(|newest| Diff::between(e, newest).map(spelt)),
@@ -477,6 +491,9 @@ fn catalog(status: &Status) -> serde_json::Value {
                 if let Some(map) = value.as_object_mut() {
                     map.insert("server".into(), server.label.clone().into());
                     map.insert("granted_tools".into(), serde_json::json!([]));
+                    if let Some(dir) = skill.dir() {
+                        map.insert("skill_md".into(), format!("{dir}/SKILL.md").into());
+                    }
                 }
                 value
             })

@@ -8,7 +8,7 @@ use super::{Ask, Failure, pretty, say, unexpected};
 use crate::control::{Reply, Verb};
 use crate::domain::manifest::SetId;
 use crate::domain::skill::{Scope, Verdict};
-use crate::domain::text::spelt;
+use crate::domain::text::{spelt, spelt_whole};
 use crate::host::command::Lock;
 use crate::store::state::Verdicts;
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ pub(super) fn lock(ask: &Ask, check: Option<&Path>, json: bool) -> Result<(), Fa
         let rows = rows.iter().filter(|r| r.readable);
         // A file holds a URI as it is.
         let rows = rows.map(|row| match io::stdout().is_terminal() {
-            true => spelt(&line(row)),
+            true => spelt_whole(&line(row)),
             false => line(row),
         });
         let head = "# mount-skills lock: label, set and URI of every skill in force\n";

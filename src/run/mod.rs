@@ -586,7 +586,14 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         },
         _ => ask,
     };
-    let status = match ask.status(None) {
+    // Of a large mount only what is asked for, where a label says what that is.
+    let first = what.split('/').next().unwrap_or(what);
+    let there = full.as_ref().is_some_and(|full| full.exists());
+    let label = first.parse::<Label>().ok().filter(|_| !there);
+    let one = label.and_then(|label| ask.status(Some(label.as_str().to_owned())).ok());
+    let lies_in = |place: &str| full.as_ref().is_some_and(|full| full.starts_with(place));
+    let one = one.filter(|status| !lies_in(&status.mountpoint));
+    let status = match one.map_or_else(|| ask.status(None), Ok) {
         Err(_) if ask.mountpoint.is_some() && ask.mountpoint == full => {
             Ask { mountpoint: None }.status(None)?
         }
@@ -626,9 +633,9 @@ fn status(ask: &Ask, what: Option<&str>, json: bool) -> Result<(), Failure> {
         return say(page::flow(&print::status(&one)));
     }
     // A path that is there is exact; another may be written as it is shown, or be a skill's URI.
-    let mut ways = vec![spelt(path)];
+    let mut ways = vec![print::Way::new(path, spelt)];
     if below.is_none() && path != spelt(path) {
-        ways.push(path.to_owned());
+        ways.push(print::Way::new(path, str::to_owned));
     }
     say(page::flow(&print::status_of(&one, &ways)))
 }
@@ -652,7 +659,7 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
         skill: skill.into(),
         file: Some(file.into()),
     };
-    let Reply::Content(detail, content) = ask.reply(&verb)? else {
+    let Reply::Content(detail, file, content) = ask.reply(&verb)? else {
         return Err(unexpected());
     };
     if json {
@@ -669,7 +676,6 @@ fn show(ask: &Ask, skill: &str, file: &str, json: bool) -> Result<(), Failure> {
         "from server {} ({}), not loaded, untrusted",
         detail.label, detail.server
     );
-    let file = printable(file, usize::MAX);
     let _ = writeln!(io::stderr(), "--- {}/{file}: {frame} ---", detail.skill);
     let mut out = io::stdout().lock();
     let written = if io::stdout().is_terminal() {

@@ -3,7 +3,7 @@
 use super::{Ask, Dirs, Failure, pretty, said, say};
 use crate::cli::print;
 use crate::domain::name::Label;
-use crate::domain::text::{in_ascii_where_hidden, printable, spelt};
+use crate::domain::text::{in_ascii_where_hidden, printable, spelt_whole, word};
 use crate::host::audit::Line;
 use crate::host::report::ServerStatus;
 use crate::store::append::{Ring, STDERR, STDERR_BEFORE};
@@ -394,6 +394,13 @@ pub(super) fn audit(
         None => (ask, None),
         Some(what) => {
             let (ask, what) = ask.below(what);
+            // The files of a skill may have URIs of any kind.
+            if what.contains("://") {
+                let what = word(&what);
+                let text =
+                    format!("audit takes a path; for that of a URI: mount-skills status {what}");
+                return Err(Failure::Usage(text));
+            }
             (ask, Some(what))
         }
     };
@@ -441,7 +448,7 @@ fn is_about(line: &Line, what: Option<&str>) -> bool {
     match (line, what.map(|w| w.trim_end_matches('/'))) {
         (_, None | Some("")) | (Line::More { .. }, _) => true,
         (Line::Read(read), Some(what)) => {
-            let shown = spelt(what);
+            let shown = spelt_whole(what);
             let mut below = [what, &shown].into_iter();
             below.any(|what| {
                 let rest = read.path.strip_prefix(what);
@@ -454,6 +461,25 @@ fn is_about(line: &Line, what: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_about_a_long_path_is_about_the_skill_it_lies_in() {
+        let skill = format!("lab/{}", vec!["\u{202e}".repeat(80); 10].join("/"));
+        let path = spelt_whole(&format!("{skill}/x"));
+        let line = serde_json::json!({"time": 1, "uid": 0, "gid": 0, "pid": 1, "command": "cat",
+            "program": "cat", "label": "lab", "uri": "skill://x", "path": path,
+            "errno": "EIO", "error": "contradiction"});
+        let line: Line = serde_json::from_value(line).unwrap();
+        for what in [
+            None,
+            Some("lab"),
+            Some(&*skill),
+            Some(&*spelt_whole(&skill)),
+        ] {
+            assert!(is_about(&line, what), "{what:?}");
+        }
+        assert!(!is_about(&line, Some("lab/x")));
+    }
 
     #[test]
     fn the_last_lines_are_whole_ones() {

@@ -98,6 +98,68 @@ fn a_page_of_millions_of_items_is_no_page() {
 }
 
 #[test]
+fn hr114_a_listing_of_very_long_names_takes_no_status_away() {
+    let mut rig = Rig::new();
+    // 3.9 KB each, of characters that are written out when they are shown.
+    let marks = vec!["\u{301}".repeat(127); 15].join("/");
+    let skills = (0..6500).map(|n| {
+        let uri = format!("skill://n{n}/{marks}/s/SKILL.md");
+        let digest = format!("sha256:{}", "0".repeat(64));
+        json!({"uri": uri, "frontmatter": {"name": "s", "description": "d"},
+            "resources": [{"uri": uri, "digest": digest, "size": 1}]})
+    });
+    let mut scene = one_file();
+    scene["entries"] = Value::Array(skills.collect());
+    let text = scene["entries"].to_string();
+    assert!(text.len() > 40 << 20, "{}", text.len());
+    let raw = reply("{\"skills\":", json!(text), ",\"ttlMs\":600000}");
+    let list = json!({"method": "skills/list", "raw": raw});
+    rig.scene("lab", json!({"rules": [list]}));
+    rig.scene("good", one_file());
+    let (lab, good) = (rig.scripted("lab"), rig.scripted("good"));
+    rig.mount(
+        &[("lab", &lab), ("good", &good)],
+        &["--timeout", "30", "--start-timeout", "30"],
+    );
+    rig.ready("good");
+    until("the listing", 60.0, || {
+        rig.ls("lab").is_ok_and(|names| names.len() == 6500)
+    });
+    let listed = rig.daemon_peak_mib();
+    let status = rig.ask(&["status", "--json"]);
+    assert!(status.len() < 40 << 20, "{} bytes", status.len());
+    let skills = rig.server("lab")["skills"].clone();
+    let paths: std::collections::BTreeSet<&str> = skills
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(paths.len(), 6500);
+    assert!(paths.iter().all(|p| p.chars().count() <= 220));
+    let one = rig.ask(&["status", "good", "--json"]);
+    assert!(one.len() < 10_000, "{one}");
+    // The short form names the skill, and so do the exact path and URI.
+    let path = *paths.first().unwrap();
+    let detail: Value = serde_json::from_str(&rig.ask(&["diff", "--json", path])).unwrap();
+    assert_eq!(detail["skill"], path);
+    let uri = detail["uri"].as_str().unwrap();
+    let again = rig.ask(&["diff", "--json", &format!("lab/{uri}")]);
+    assert_eq!(serde_json::from_str::<Value>(&again).unwrap(), detail);
+    for name in [
+        path.to_owned(),
+        format!("lab/n0/{marks}/s"),
+        format!("lab/n0/{marks}/s/x"),
+        format!("lab/skill://n0/{marks}/s/SKILL.md"),
+    ] {
+        let told = rig.ask(&["status", &name]);
+        assert!(told.contains(&format!("skill {path}, URI {uri}")), "{told}");
+    }
+    let rise = rig.daemon_peak_mib() - listed;
+    assert!(rise < 100, "looking took {rise} MiB more than listing");
+}
+
+#[test]
 fn an_entry_that_would_fill_memory_is_declined() {
     let entry = |name: &str, of: &str, size: usize| {
         let uri = format!("skill://{name}/SKILL.md");

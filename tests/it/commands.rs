@@ -944,6 +944,220 @@ fn hr114_a_skill_is_named_as_it_is_shown_or_by_its_uri_and_two_that_look_alike_a
     assert_eq!(rig.cat(&format!("{raw_hidden}/x")), ok("1\n"));
 }
 
+/// Two skills whose raw URIs and paths are such that one is shown as the other is.
+fn twins() -> Value {
+    let of = |name: &str, x: &str| {
+        let md = format!("---\nname: {}\ndescription: d\n---\n", json!(name));
+        json!({"uri": format!("skill://{name}/SKILL.md"), "files": {"x": x, "SKILL.md": md},
+            "entry": {"frontmatter": {"name": name, "description": "d"}}})
+    };
+    scene(vec![
+        of("hid\u{202e}x", "hidden\n"),
+        of(r"hid\u{202e}x", "literal\n"),
+    ])
+}
+
+#[test]
+fn hr114_a_uri_that_may_mean_two_skills_is_refused_with_what_is_exact() {
+    let mut rig = Rig::new();
+    rig.scene("lab", twins());
+    rig.up(&["lab"], &[]);
+    let rows: Value = serde_json::from_str(&rig.ask(&["list", "--json"])).unwrap();
+    let uris: Vec<&str> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|r| r["uri"].as_str())
+        .collect();
+    let shown = r"skill://hid\u{202e}x/SKILL.md";
+    assert!(uris.contains(&shown), "{rows}");
+    for name in [format!("lab/{shown}"), r"lab/hid\u{202e}x".to_owned()] {
+        for command in ["diff", "show", "revoke", "refresh", "release"] {
+            let out = rig.tell(&[command, &name]);
+            assert_eq!(out.code, Some(1), "{out:?}");
+            assert!(!out.err.contains('\u{202e}'), "{out:?}");
+            // Each of the two that are offered is taken by a shell and means one skill.
+            let offered = out
+                .err
+                .trim_end()
+                .split_once("name one as here: ")
+                .unwrap()
+                .1;
+            let read: std::collections::BTreeSet<String> = offered
+                .split(", ")
+                .map(|word| rig.sh(&format!("{BIN} show {word} x --mount $M")).good())
+                .collect();
+            assert_eq!(
+                read,
+                ["hidden\n".to_owned(), "literal\n".to_owned()].into(),
+                "{offered}"
+            );
+        }
+    }
+    let states: Vec<&Value> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| &r["state"])
+        .collect();
+    assert!(states.iter().all(|s| **s == "listed"), "{states:?}");
+}
+
+#[test]
+fn hr114_a_file_that_may_be_either_of_two_is_not_shown_and_the_frame_names_the_one_that_is() {
+    let mut rig = Rig::new();
+    let files = json!({
+        "a\u{202e}b": {"text": "hidden\n"},
+        "a\\u{202e}b": {"text": "literal\n"},
+        "only\u{202e}c": {"text": "only\n"},
+    });
+    rig.scene("lab", scene(vec![skill("s", files)]));
+    rig.up(&["lab"], &[]);
+    let out = rig.tell(&["show", "lab/s", r"a\u{202e}b"]);
+    assert_eq!((out.code, out.text().as_str()), (Some(1), ""), "{out:?}");
+    let offered = out
+        .err
+        .trim_end()
+        .split_once("name one as here: ")
+        .unwrap()
+        .1;
+    let read: std::collections::BTreeSet<String> = offered
+        .split(", ")
+        .map(|word| {
+            rig.sh(&format!("{BIN} show lab/s {word} --mount $M"))
+                .good()
+        })
+        .collect();
+    assert_eq!(
+        read,
+        ["hidden\n".to_owned(), "literal\n".to_owned()].into(),
+        "{offered}"
+    );
+    for (typed, content, shown) in [
+        ("a\u{202e}b", "hidden\n", r"a\u{202e}b"),
+        (r"a\\u{202e}b", "literal\n", r"a\\u{202e}b"),
+        (r"only\u{202e}c", "only\n", r"only\u{202e}c"),
+    ] {
+        let out = rig.tell(&["show", "lab/s", typed]);
+        let frame = format!("--- lab/s/{shown}: from server lab");
+        assert!(out.err.starts_with(&frame), "{out:?}");
+        assert!(!out.err.contains('\u{202e}'), "{out:?}");
+        assert_eq!(out.good(), content);
+        let json: Value =
+            serde_json::from_str(&rig.ask(&["show", "lab/s", typed, "--json"])).unwrap();
+        assert_eq!(json["file"], shown);
+    }
+}
+
+#[test]
+fn hr114_a_path_that_is_printed_to_be_opened_leads_to_a_file_or_is_not_printed() {
+    let mut rig = Rig::new();
+    let of = |name: &str| {
+        let md = format!(
+            "---\nname: {}\ndescription: d ⚠\u{fe0f}\n---\n",
+            json!(name)
+        );
+        json!({"uri": format!("skill://{name}/SKILL.md"), "listed": false, "files": {"SKILL.md": md},
+            "entry": {"frontmatter": {"name": name, "description": "d ⚠\u{fe0f}"}}})
+    };
+    let (dir, hidden, mixed) = (r"bs\dir", "b\u{202e}c", "b\\\u{a0}c");
+    rig.scene("lab", scene(vec![of(dir), of(hidden), of(mixed)]));
+    rig.up(&["lab"], &[]);
+    let mount = rig.path("lab").display().to_string();
+    let add = |name: &str| rig.ask(&["add", "lab", &format!("skill://{name}/SKILL.md")]);
+    let added = add(dir);
+    assert_eq!(added, format!("{mount}/{dir}\n"));
+    assert!(fs::exists(added.trim_end()).unwrap());
+    for (name, shown) in [(hidden, r"b\u{202e}c"), (mixed, r"b\\\u{a0}c")] {
+        let said = format!("added lab/{shown}; its path holds what cannot be shown as it is\n");
+        assert_eq!(add(name), said);
+    }
+    let paths = |text: &str, before: &str, after: char| -> Vec<String> {
+        let parts = text.split(before).skip(1);
+        parts
+            .map(|p| p.split(after).next().unwrap().to_owned())
+            .collect()
+    };
+    let expected = [format!("{mount}/{dir}/SKILL.md")];
+    let text = rig.ask(&["list", "--format", "markdown"]);
+    assert_eq!(paths(&text, "— `", '`'), expected, "{text}");
+    assert!(text.contains("d ⚠\u{fe0f} — "), "{text}");
+    assert_eq!(text.matches("no path: it holds what").count(), 2, "{text}");
+    let text = rig.ask(&["list", "--format", "xml"]);
+    assert_eq!(paths(&text, " path=\"", '"'), expected, "{text}");
+    assert_eq!(text.matches("<skill ").count(), 3, "{text}");
+    let text = rig.ask(&["list", "--format", "hint"]);
+    assert!(text.contains(&format!("\n- lab/{dir}: ")), "{text}");
+    assert_eq!(
+        text.matches(" (no path: it holds what").count(),
+        2,
+        "{text}"
+    );
+    let catalog = || -> Value {
+        serde_json::from_str(&rig.cat(".mount-skills/catalog.json").unwrap()).unwrap()
+    };
+    until("the catalog", 10.0, || {
+        catalog()["skills"].as_array().unwrap().len() == 3
+    });
+    let catalog = catalog();
+    let skills = catalog["skills"].as_array().unwrap();
+    let files: Vec<&Value> = skills.iter().filter_map(|s| s.get("skill_md")).collect();
+    assert_eq!(files, [&json!(format!("lab/{dir}/SKILL.md"))]);
+}
+
+#[test]
+fn hr114_list_live_looks_into_the_directory_that_was_named_or_into_none() {
+    let mut rig = Rig::new();
+    let of = |name: &str, files: Value| {
+        let md = format!("---\nname: {}\ndescription: d\n---\n", json!(name));
+        let mut files = files;
+        files["SKILL.md"] = json!(md);
+        json!({"uri": format!("skill://{}/SKILL.md", quoted(name)), "files": files,
+            "entry": {"frontmatter": {"name": name, "description": "d"}}})
+    };
+    let mut lab = scene(vec![
+        of("b\u{202e}c", json!({"sub/in": "1\n"})),
+        of(
+            "plain",
+            json!({"s\u{202e}/in": "2\n", "s\\d/in": "3\n", "sub/in": "4\n"}),
+        ),
+    ]);
+    lab["directoryRead"] = json!(true);
+    rig.scene("lab", lab);
+    rig.up(&["lab"], &[]);
+    let live = |what: &str| {
+        let text = rig.ask(&["list", "--live", what]);
+        let mut lines: Vec<String> = text.lines().map(String::from).collect();
+        lines.sort();
+        lines
+    };
+    let hidden = [r"lab/b\u{202e}c/SKILL.md", r"lab/b\u{202e}c/sub/"];
+    for name in [
+        r"lab/b\u{202e}c",
+        "lab/b\u{202e}c",
+        &format!("lab/skill://{}/SKILL.md", quoted("b\u{202e}c")),
+    ] {
+        assert_eq!(live(name), hidden, "{name}");
+    }
+    assert_eq!(live(r"lab/b\u{202e}c/sub"), [r"lab/b\u{202e}c/sub/in"]);
+    assert_eq!(live("lab/plain/sub"), ["lab/plain/sub/in"]);
+    assert_eq!(live(r"lab/plain/s\d"), [r"lab/plain/s\\d/in"]);
+    let exact = rig.path("lab/plain/s\u{202e}").display().to_string();
+    for name in ["lab/plain/s\u{202e}", &exact] {
+        assert_eq!(live(name), [r"lab/plain/s\u{202e}/in"], "{name}");
+    }
+    for name in [r"lab/plain/s\u{202e}", r"lab/none\u{202e}"] {
+        let out = rig.tell(&["list", "--live", name]);
+        assert_eq!((out.code, out.text().as_str()), (Some(1), ""), "{out:?}");
+        assert!(out.err.contains("either of two directories"), "{out:?}");
+    }
+}
+
+/// A name as a part of a URI.
+fn quoted(name: &str) -> String {
+    name.bytes().map(|b| format!("%{b:02X}")).collect()
+}
+
 #[test]
 fn hr114_no_name_reaches_a_terminal_as_it_is_and_every_proposed_command_can_be_pasted() {
     let mut rig = Rig::new();

@@ -438,6 +438,14 @@ fn the_audit_trail_says_who_first_read_what_and_what_was_refused() {
     );
     let read = rows_of(&rig, &["audit", "--json", "lab/s"]);
     assert_eq!(read, rows);
+    let by_uri = rig.tell(&["audit", "lab/skill://s/SKILL.md"]);
+    assert_eq!(by_uri.code, Some(2), "nothing is no answer: {by_uri:?}");
+    assert!(
+        by_uri
+            .err
+            .contains("mount-skills status lab/skill://s/SKILL.md"),
+        "{by_uri:?}"
+    );
     assert_eq!(rows_of(&rig, &["audit", "--json", "lab/s/a.txt"]).len(), 1);
     assert_eq!(rows_of(&rig, &["audit", "--json", "la"]).len(), 0);
 
