@@ -356,7 +356,8 @@ impl Host {
             let text = "this mount is locked; approve in one that is not, and write the lock anew";
             return Err(Trouble::Failed(text.into()));
         }
-        if newest_or_held(&self.skill(slot, &uri)?)?.set().is_none() {
+        let entry = newest_or_held(&self.skill(slot, &uri)?)?;
+        if entry.set().is_none() {
             return Err(Trouble::Failed(format!("{name}: {}", Detail::NO_SET)));
         }
         self.act(slot, &uri, Act::Approve(set, scope))
@@ -367,6 +368,9 @@ impl Host {
                     word(&name)
                 ))
             })?;
+        // What readers were told before is settled by this.
+        let uris = entry.files().iter().map(|file| spelt(&file.uri)).collect();
+        self.refusals.lock().settle(slot, &uris);
         self.stored(
             slot,
             "the approval holds for this mount, but cannot be stored",

@@ -7,7 +7,7 @@ use crate::domain::verify::Mismatch;
 use crate::source::SourceError;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// At most this many refusals are remembered for each server.
@@ -328,6 +328,13 @@ impl Refusals {
     pub(super) fn forget(&mut self, slot: u16) {
         self.latest.retain(|(s, _)| *s != slot);
         self.logged.remove(&slot);
+    }
+
+    /// Drops those that policy gave to readers of these files, once it lets them read.
+    pub(super) fn settle(&mut self, slot: u16, uris: &HashSet<String>) {
+        let policy = |r: &Refusal| matches!(r.error, ReadError::Denied | ReadError::Stale);
+        self.latest
+            .retain(|(s, r)| *s != slot || !policy(r) || !uris.contains(&r.uri));
     }
 
     pub(super) fn of(&self, slot: u16) -> Vec<Refusal> {

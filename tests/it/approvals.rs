@@ -105,6 +105,8 @@ fn hr75_hr78_hr107_hr108_hr110_approved_is_one_exact_set_and_another_ends_it_for
         "HR-78: nothing is fetched to approve it"
     );
 
+    assert_eq!(rig.server("lab")["refused"], json!([]), "that is settled");
+
     // Approved: read, held open and mapped; all but one file.
     for (file, text) in [
         ("SKILL.md", &*skill_md("s")),
