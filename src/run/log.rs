@@ -9,6 +9,8 @@
 //! **Invariant:** nobody waits for the log of a mount, but for a moment at its end, and nothing
 //! depends on whether it can be written; lines that could not be are counted in one of its own.
 //!
+//! **Invariant:** a file of the log gets its lines whether or not stderr takes any.
+//!
 //! *Absent:* rotation and limits, which logrotate has, but for the file that is used when none was
 //! named; syslog and journald, since a service manager takes what is written to stderr.
 
@@ -17,13 +19,16 @@ use crate::domain::text::printable;
 use crate::host::report::count;
 use crate::store::append::Trail;
 use parking_lot::{Condvar, Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -42,6 +47,10 @@ const THREAD: &str = "log";
 const WAITING: usize = 1 << 20;
 /// How long the end of a mount, or its way into the background, waits for the log.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long what is in the file as well waits for stderr.
+const MOMENT: Duration = Duration::from_secs(1);
+/// A pipe that takes anything takes so much without a wait: PIPE_BUF of Linux.
+const AT_ONCE: usize = 4096;
 
 /// How lines look.
 static FORMAT: RwLock<LogFormat> = RwLock::new(LogFormat::Text);
@@ -319,7 +328,7 @@ pub(super) enum Copies {
     None,
     /// To the file, which has taken the place of stderr.
     Instead,
-    /// To both: somebody waits at a terminal for how the start goes.
+    /// To both, unless stderr takes none: somebody waits at a terminal for how the start goes.
     Stderr,
 }
 
@@ -366,13 +375,15 @@ impl Place {
 
     /// Writes a line, or counts it.
     fn put(&mut self, line: &[u8]) {
-        if let Some((_, Copies::Stderr)) = self.file {
-            // Whatever becomes of the file.
-            let _ = to_stderr(line);
-        }
         self.tell_lost();
         if self.write(line).is_err() {
             self.lost += 1;
+        }
+        // Whatever became of the file. After a line that was cut off there is none.
+        if let Some((_, copies @ Copies::Stderr)) = &mut self.file
+            && write(rustix::stdio::stderr(), line, Some(MOMENT)).is_err()
+        {
+            *copies = Copies::None;
         }
     }
 
@@ -381,15 +392,19 @@ impl Place {
             return;
         }
         let lines = count(self.lost, "line");
-        let text = "of the log are missing here, which could not be written, or not in time";
-        if self.write(&own(&format!("{lines} {text}"))).is_ok() {
+        let are = if self.lost == 1 { "is" } else { "are" };
+        let text = "missing here, which could not be written, or not in time";
+        if self
+            .write(&own(&format!("{lines} of the log {are} {text}")))
+            .is_ok()
+        {
             self.lost = 0;
         }
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         match &mut self.file {
-            None => to_stderr(line),
+            None => write(rustix::stdio::stderr(), line, None),
             Some((file, _)) => file.write(line),
         }
     }
@@ -428,15 +443,33 @@ impl Place {
     }
 }
 
-/// Writes to stderr, past the lock that others hold while they write there.
-fn to_stderr(mut line: &[u8]) -> io::Result<()> {
+/// Writes a line, to stderr past the lock that others hold while they write there. What takes nothing
+/// is waited for, without end or for so long.
+fn write(to: BorrowedFd<'_>, mut line: &[u8], patience: Option<Duration>) -> io::Result<()> {
+    let end = patience.map(|patience| Instant::now() + patience);
+    // Who may wait writes it at once: nobody else gets in between in a file.
+    let most = end.map_or(usize::MAX, |_| AT_ONCE);
     while !line.is_empty() {
-        match rustix::io::write(rustix::stdio::stderr(), line) {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let left = left.map(Timespec::try_from).transpose();
+        let left = left.map_err(io::Error::other)?;
+        match poll(
+            &mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)],
+            left.as_ref(),
+        ) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(e) => return Err(e.into()),
+        }
+        match rustix::io::write(to, line.get(..most).unwrap_or(line)) {
             Ok(n) => line = line.get(n..).unwrap_or_default(),
-            Err(e) => match io::Error::from(e) {
-                e if e.kind() == io::ErrorKind::Interrupted => {}
-                e => return Err(e),
-            },
+            Err(Errno::INTR) => {}
+            // A terminal may have room for a byte, and none for a line feed, which is two.
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            Err(e) => return Err(e.into()),
         }
     }
     Ok(())
@@ -527,7 +560,7 @@ impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match QUEUE.get() {
             Some(queue) => queue.put(Note::Line(line.to_vec())),
-            None => to_stderr(line)?,
+            None => write(rustix::stdio::stderr(), line, None)?,
         }
         Ok(line.len())
     }
@@ -573,6 +606,36 @@ mod tests {
         assert_eq!((taken.notes.len(), taken.left_out), (2, 2));
         queue.put(Note::Line(b"room again\n".to_vec()));
         assert_eq!(queue.take().left_out, 0);
+    }
+
+    #[test]
+    fn a_stream_that_does_not_block_gets_whole_lines_and_one_that_nobody_reads_holds_up_for_a_moment()
+     {
+        use std::io::Read as _;
+        use std::os::fd::AsFd as _;
+        use std::os::unix::net::UnixStream;
+        let lines: Vec<String> = (0..2000).map(|n| format!("{n} {:>9000}\n", "x")).collect();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut all = String::new();
+            theirs.read_to_string(&mut all).unwrap();
+            all
+        });
+        for line in &lines {
+            write(ours.as_fd(), line.as_bytes(), None).unwrap();
+        }
+        drop(ours);
+        assert!(reader.join().unwrap() == lines.concat());
+
+        for blocks in [true, false] {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(!blocks).unwrap();
+            let patience = Some(Duration::from_millis(20));
+            let put = |line: &String| write(ours.as_fd(), line.as_bytes(), patience);
+            let failed = lines.iter().find_map(|line| put(line).err()).unwrap();
+            assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{blocks}");
+        }
     }
 
     const CHILD: &str = "MOUNT_SKILLS_TEST_PANICS_IN";

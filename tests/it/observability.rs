@@ -143,6 +143,15 @@ const NOBODY: &str = "r, w = os.pipe(); os.dup2(w, 2); os.close(r)";
 /// A pipe whose reader, the daemon itself, never reads.
 const NEVER: &str = "r, w = os.pipe(); os.set_inheritable(r, True); os.dup2(w, 2)";
 
+/// A pipe that is full, whose reader, the daemon itself, never reads.
+const FULL: &str = "r, w = os.pipe(); os.set_inheritable(r, True); os.dup2(w, 2)
+os.set_blocking(2, False)
+try:
+    while os.write(2, bytes(1)):
+        pass
+except BlockingIOError:
+    os.set_blocking(2, True)";
+
 /// Has a listing fail, of which the writer makes a line of the log.
 fn fail_a_listing(rig: &Rig, scene: &Value) {
     let mut fails = scene.clone();
@@ -188,6 +197,30 @@ fn a_log_that_nobody_takes_or_reads_changes_nothing_of_a_mount() {
         assert_eq!(rig.ended(20.0), Some(0), "{stderr}");
         rig.nothing_left();
     }
+}
+
+#[test]
+fn a_daemon_whose_stderr_takes_nothing_writes_its_file() {
+    let rig = Rig::new();
+    rig.scene("lab", scene());
+    let (file, target) = (rig.dir().join("own.log"), rig.scripted("lab"));
+    let code = format!("import os, sys\n{FULL}\nos.execv(sys.argv[1], sys.argv[1:])");
+    let mut command = rig.command("python3");
+    command.args(["-S", "-c", &code]).arg(&rig.bin);
+    command.env("MOUNT_SKILLS_LOG", "rmcp=trace");
+    let flags = ["--daemon", "--log-file", &file.display().to_string()];
+    rig.daemon_args(&mut command, &[("lab", &target)], &flags);
+    assert_eq!(run(&mut command).code, Some(0));
+    let text = || fs::read_to_string(&file).unwrap();
+    let before = text();
+    assert!(before.contains("TRACE"), "what came until it was ready");
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("what comes after that", 15.0, || {
+        text().len() > before.len()
+    });
+    assert!(!text().contains("missing here"), "{}", text());
+    rig.ask(&["unmount"]);
+    rig.nothing_left();
 }
 
 /// A small disk in the rig's directory, where `fill` takes what is left.
