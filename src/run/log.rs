@@ -47,7 +47,7 @@ const THREAD: &str = "log";
 const WAITING: usize = 1 << 20;
 /// How long the end of a mount, or its way into the background, waits for the log.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long what is in the file as well waits for stderr.
+/// How long what is in the file as well, or is said before an abort, waits for stderr.
 const MOMENT: Duration = Duration::from_secs(1);
 /// A pipe that takes anything takes so much without a wait: PIPE_BUF of Linux.
 const AT_ONCE: usize = 4096;
@@ -533,15 +533,17 @@ pub(super) fn take_stderr(otherwise: &File) -> io::Result<()> {
 }
 
 /// Has a panic in one of these threads end the process: a mount that lacks one of them goes on saying
-/// what is not so. The guard unmounts. Any panic is told in the log.
+/// what is not so. The guard unmounts. Any panic is told in the log; one of the thread that writes it,
+/// on stderr.
 pub(super) fn end_without(threads: &'static [&'static str]) {
     std::panic::set_hook(Box::new(move |info| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
-        if name != THREAD
-            && let Some(queue) = QUEUE.get()
-        {
-            queue.put(Note::Line(own(&format!("thread {name:?} {info}"))));
+        let line = own(&format!("thread {name:?} {info}"));
+        if name == THREAD {
+            let _ = write(rustix::stdio::stderr(), &line, Some(MOMENT));
+        } else if let Some(queue) = QUEUE.get() {
+            queue.put(Note::Line(line));
             if threads.contains(&name) {
                 await_done(Note::Flush);
             }
@@ -650,7 +652,7 @@ mod tests {
             assert!(ended.is_err());
             return;
         }
-        for (name, code) in [("needed", None), ("other", Some(0))] {
+        for (name, code) in [("needed", None), (THREAD, None), ("other", Some(0))] {
             let mut test = std::process::Command::new(std::env::current_exe().unwrap());
             test.args(["--exact", "--nocapture", "--test-threads=1"]);
             let path = "a_panic_is_logged_and_ends_the_process_if_its_thread_is_needed";
