@@ -17,7 +17,7 @@
 use crate::cli::LogFormat;
 use crate::domain::text::printable;
 use crate::host::report::count;
-use crate::store::append::Trail;
+use crate::store::append::{Trail, Turned};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -415,11 +415,18 @@ impl Place {
             return;
         };
         match file.turn() {
-            Ok(is_other) => {
+            Ok(turned) => {
                 self.opened = Opened::Yes;
-                if is_other && *copies == Copies::Instead {
-                    // What a library says there is not to be lost, if it is there to be said.
-                    let _ = rustix::stdio::dup2_stderr(file.file());
+                match turned {
+                    Turned::Other if *copies == Copies::Instead => {
+                        // What a library says there is not to be lost, if it is there to be said.
+                        let _ = rustix::stdio::dup2_stderr(file.file());
+                    }
+                    Turned::Same | Turned::Other => {}
+                    Turned::Stays(why) => {
+                        let text = format!("{} {why}", file.path().display());
+                        self.put(&own(&text));
+                    }
                 }
             }
             Err(e) if self.opened == Opened::Yes => {
@@ -637,6 +644,39 @@ mod tests {
             let put = |line: &String| write(ours.as_fd(), line.as_bytes(), patience);
             let failed = lines.iter().find_map(|line| put(line).err()).unwrap();
             assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{blocks}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_and_a_file_that_cannot_be_moved_away_are_told_in_it_once() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (path, before) = (tmp.path().join("log"), tmp.path().join("log.1"));
+        std::fs::create_dir(&before).unwrap();
+        let mut place = Place {
+            file: Some((Trail::open(&path).unwrap().within(1000), Copies::None)),
+            lost: 1,
+            opened: Opened::Yes,
+        };
+        place.put(&own(&"x".repeat(1000)));
+        place.lost = 2;
+        for _ in 0..3 {
+            place.turn();
+            place.put(&own("y"));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}");
+        let moved = format!(
+            "{} cannot be moved to {}: ",
+            path.display(),
+            before.display()
+        );
+        let missing = [
+            "1 line of the log is missing here, ",
+            "2 lines of the log are missing here, ",
+        ];
+        for (n, what) in [(0, missing[0]), (2, missing[1]), (3, moved.as_str())] {
+            assert!(lines[n].contains(what), "{n}: {text}");
         }
     }
 

@@ -223,6 +223,33 @@ fn a_daemon_whose_stderr_takes_nothing_writes_its_file() {
     rig.nothing_left();
 }
 
+#[test]
+fn a_log_and_a_trail_may_go_to_devices() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    let target = rig.scripted("lab");
+    let flags = ["--log-file", "/dev/full", "--audit", "/dev/null"];
+    let mut command =
+        rig.daemon_command(&[("lab", &target)], &[&flags[..], &["--daemon"]].concat());
+    assert_eq!(run(&mut command).code, Some(0));
+    rig.ask(&["unmount"]);
+    rig.nothing_left();
+
+    let flags = ["--log-file", "/dev/stderr", "--audit", "/dev/full"];
+    rig.mount(&[("lab", &target)], &flags);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    until("the refusal", 5.0, || rig.words().contains("refused"));
+    until("a gap", 5.0, || rig.status()["audit_gap"].is_object());
+    let out = rig.tell(&["audit"]);
+    assert_eq!(out.code, Some(1), "{out:?}");
+    assert!(
+        out.err.contains("/dev/full: a device keeps no lines"),
+        "{}",
+        out.err
+    );
+}
+
 /// A small disk in the rig's directory, where `fill` takes what is left.
 fn small_disk(rig: &Rig) -> PathBuf {
     assert!(is_root(), "only root can mount the small disk of this test");
@@ -292,8 +319,7 @@ fn a_log_in_no_file_or_inside_the_mount_is_refused_and_one_that_becomes_none_sta
     for (file, code, said) in [
         (rig.path("log"), 2, inside),
         (link.join("log"), 2, inside),
-        (fifo.clone(), 1, "it is no regular file"),
-        ("/dev/null".into(), 1, "it is no regular file"),
+        (fifo.clone(), 1, "it is no regular file or character device"),
     ] {
         for life in [&[][..], &["--daemon"]] {
             let name = file.display().to_string();
@@ -685,12 +711,14 @@ fn an_audit_trail_inside_the_mount_or_in_no_file_is_refused() {
     let target = rig.scripted("lab");
     let link = rig.dir().join("link");
     std::os::unix::fs::symlink(rig.mount_point(), &link).unwrap();
+    let fifo = rig.dir().join("fifo");
+    rig.sh("mkfifo fifo").good();
     let inside = "must not lie inside the mount";
     for (file, code, said) in [
         (rig.path("trail"), 2, inside),
         (link.join("trail"), 2, inside),
         (rig.dir().to_owned(), 1, "the audit trail cannot be written"),
-        ("/dev/null".into(), 1, "it is no regular file"),
+        (fifo.clone(), 1, "it is no regular file or character device"),
     ] {
         let flags = ["--audit", &file.display().to_string()];
         let out = run(&mut rig.daemon_command(&[("lab", &target)], &flags));
