@@ -2,6 +2,7 @@
 
 use crate::rig::{Out, Proc, Rig, is_root, kill, ok, run, sha256, skill, until, wait};
 use crate::standing::needed_threads_live;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Stdio};
 
 /// Text that does something to a terminal, and its lines to a log.
 const EVIL: &str = "\u{1b}[31m\u{202e}evil\r\nforged: line";
@@ -143,15 +144,6 @@ const NOBODY: &str = "r, w = os.pipe(); os.dup2(w, 2); os.close(r)";
 /// A pipe whose reader, the daemon itself, never reads.
 const NEVER: &str = "r, w = os.pipe(); os.set_inheritable(r, True); os.dup2(w, 2)";
 
-/// A pipe that is full, whose reader, the daemon itself, never reads.
-const FULL: &str = "r, w = os.pipe(); os.set_inheritable(r, True); os.dup2(w, 2)
-os.set_blocking(2, False)
-try:
-    while os.write(2, bytes(1)):
-        pass
-except BlockingIOError:
-    os.set_blocking(2, True)";
-
 /// Has a listing fail, of which the writer makes a line of the log.
 fn fail_a_listing(rig: &Rig, scene: &Value) {
     let mut fails = scene.clone();
@@ -204,13 +196,21 @@ fn a_daemon_whose_stderr_takes_nothing_writes_its_file() {
     let rig = Rig::new();
     rig.scene("lab", scene());
     let (file, target) = (rig.dir().join("own.log"), rig.scripted("lab"));
-    let code = format!("import os, sys\n{FULL}\nos.execv(sys.argv[1], sys.argv[1:])");
-    let mut command = rig.command("python3");
-    command.args(["-S", "-c", &code]).arg(&rig.bin);
-    command.env("MOUNT_SKILLS_LOG", "rmcp=trace");
+    let (_nobody_reads, mut full) = std::io::pipe().unwrap();
+    let blocks = fcntl_getfl(&full).unwrap();
+    fcntl_setfl(&full, blocks | OFlags::NONBLOCK).unwrap();
+    while full.write(b"x").is_ok() {}
+    fcntl_setfl(&full, blocks).unwrap();
     let flags = ["--daemon", "--log-file", &file.display().to_string()];
-    rig.daemon_args(&mut command, &[("lab", &target)], &flags);
-    assert_eq!(run(&mut command).code, Some(0));
+    let mut command = rig.daemon_command(&[("lab", &target)], &flags);
+    command.env("MOUNT_SKILLS_LOG", "rmcp=trace");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(full);
+    let mut child = command.spawn().unwrap();
+    let ended = wait("a mount", 30.0, || child.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
     let text = || fs::read_to_string(&file).unwrap();
     let before = text();
     assert!(before.contains("TRACE"), "what came until it was ready");
