@@ -25,7 +25,8 @@ use serde::Serialize;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -381,7 +382,7 @@ impl Place {
         }
         // Whatever became of the file. After a line that was cut off there is none.
         if let Some((_, copies @ Copies::Stderr)) = &mut self.file
-            && write(rustix::stdio::stderr(), line, Some(MOMENT)).is_err()
+            && to_stderr_soon(line).is_err()
         {
             *copies = Copies::None;
         }
@@ -482,6 +483,21 @@ fn write(to: BorrowedFd<'_>, mut line: &[u8], patience: Option<Duration>) -> io:
     Ok(())
 }
 
+/// Writes a line to stderr, if that takes it in a moment.
+fn to_stderr_soon(line: &[u8]) -> io::Result<()> {
+    let stderr = rustix::stdio::stderr();
+    // With room for a part of the line a terminal says that there is room, and then holds us up.
+    let terminal = rustix::termios::isatty(stderr).then(|| {
+        let mut options = File::options();
+        options.write(true);
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+        options.open("/proc/self/fd/2")
+    });
+    let apart = terminal.and_then(Result::ok);
+    let to = apart.as_ref().map_or(stderr, File::as_fd);
+    write(to, line, Some(MOMENT))
+}
+
 /// From now on a thread writes the log, to stderr or to a file.
 ///
 /// # Errors
@@ -548,7 +564,7 @@ pub(super) fn end_without(threads: &'static [&'static str]) {
         let name = thread.name().unwrap_or_default();
         let line = own(&format!("thread {name:?} {info}"));
         if name == THREAD {
-            let _ = write(rustix::stdio::stderr(), &line, Some(MOMENT));
+            let _ = to_stderr_soon(&line);
         } else if let Some(queue) = QUEUE.get() {
             queue.put(Note::Line(line));
             if threads.contains(&name) {
@@ -621,7 +637,6 @@ mod tests {
     fn a_stream_that_does_not_block_gets_whole_lines_and_one_that_nobody_reads_holds_up_for_a_moment()
      {
         use std::io::Read as _;
-        use std::os::fd::AsFd as _;
         use std::os::unix::net::UnixStream;
         let lines: Vec<String> = (0..2000).map(|n| format!("{n} {:>9000}\n", "x")).collect();
         let (ours, mut theirs) = UnixStream::pair().unwrap();

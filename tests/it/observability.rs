@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Text that does something to a terminal, and its lines to a log.
 const EVIL: &str = "\u{1b}[31m\u{202e}evil\r\nforged: line";
@@ -191,36 +191,80 @@ fn a_log_that_nobody_takes_or_reads_changes_nothing_of_a_mount() {
     }
 }
 
-#[test]
-fn a_daemon_whose_stderr_takes_nothing_writes_its_file() {
+/// A terminal that nobody reads, with room for a part of a line, until stdin ends; prints its name.
+const HUNG: &str = "
+import os, select, sys
+ours, name = os.openpty()
+os.set_blocking(name, False)
+try:
+    while os.write(name, b'x'):
+        pass
+except BlockingIOError:
+    room = select.poll()
+    room.register(name, select.POLLOUT)
+    while not room.poll(100):
+        os.read(ours, 100)
+print(os.ttyname(name), flush=True)
+sys.stdin.read()
+";
+
+/// Has a daemon start with a stderr that takes nothing.
+fn its_file_is_written_without(stderr: impl Into<Stdio>) {
     let rig = Rig::new();
     rig.scene("lab", scene());
     let (file, target) = (rig.dir().join("own.log"), rig.scripted("lab"));
-    let (_nobody_reads, mut full) = std::io::pipe().unwrap();
-    let blocks = fcntl_getfl(&full).unwrap();
-    fcntl_setfl(&full, blocks | OFlags::NONBLOCK).unwrap();
-    while full.write(b"x").is_ok() {}
-    fcntl_setfl(&full, blocks).unwrap();
     let flags = ["--daemon", "--log-file", &file.display().to_string()];
     let mut command = rig.daemon_command(&[("lab", &target)], &flags);
     command.env("MOUNT_SKILLS_LOG", "rmcp=trace");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(full);
+        .stderr(stderr);
     let mut child = command.spawn().unwrap();
     let ended = wait("a mount", 30.0, || child.try_wait().unwrap());
     assert!(ended.success(), "{ended}");
     let text = || fs::read_to_string(&file).unwrap();
-    let before = text();
-    assert!(before.contains("TRACE"), "what came until it was ready");
-    kill(rig.server_pid("lab"), Signal::KILL);
-    until("what comes after that", 15.0, || {
-        text().len() > before.len()
+    until("what came until it was ready", 5.0, || {
+        text().contains("TRACE")
     });
+    let before = text().len();
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("what comes after that", 15.0, || text().len() > before);
     assert!(!text().contains("missing here"), "{}", text());
     rig.ask(&["unmount"]);
     rig.nothing_left();
+}
+
+#[test]
+fn a_daemon_whose_stderr_is_a_full_pipe_writes_its_file() {
+    let (_nobody_reads, mut full) = std::io::pipe().unwrap();
+    let blocks = fcntl_getfl(&full).unwrap();
+    fcntl_setfl(&full, blocks | OFlags::NONBLOCK).unwrap();
+    while full.write(b"x").is_ok() {}
+    fcntl_setfl(&full, blocks).unwrap();
+    its_file_is_written_without(full);
+}
+
+#[test]
+fn a_daemon_whose_stderr_is_a_terminal_that_hangs_writes_its_file() {
+    let mut hung = Command::new("python3");
+    hung.args(["-S", "-c", HUNG]);
+    // It ends with its stdin.
+    let mut hung = hung
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut name = String::new();
+    let mut out = std::io::BufReader::new(hung.stdout.take().unwrap());
+    out.read_line(&mut name).unwrap();
+    let mut options = File::options();
+    options
+        .write(true)
+        .custom_flags(OFlags::NOCTTY.bits().cast_signed());
+    its_file_is_written_without(options.open(name.trim_end()).unwrap());
+    drop(hung.stdin.take());
+    hung.wait().unwrap();
 }
 
 #[test]
