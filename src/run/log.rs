@@ -20,7 +20,6 @@ use crate::host::report::count;
 use crate::store::append::{Trail, Turned};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
@@ -464,20 +463,23 @@ fn write(to: BorrowedFd<'_>, mut line: &[u8], patience: Option<Duration>) -> io:
         }
         let left = left.map(Timespec::try_from).transpose();
         let left = left.map_err(io::Error::other)?;
-        match poll(
+        let room = poll(
             &mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)],
             left.as_ref(),
-        ) {
-            Ok(0) | Err(Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(e) => return Err(e.into()),
-        }
-        match rustix::io::write(to, line.get(..most).unwrap_or(line)) {
+        );
+        let wrote = match room {
+            Ok(0) => continue,
+            Ok(_) => rustix::io::write(to, line.get(..most).unwrap_or(line)),
+            Err(e) => Err(e),
+        };
+        match wrote.map_err(io::Error::from) {
             Ok(n) => line = line.get(n..).unwrap_or_default(),
-            Err(Errno::INTR) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             // A terminal may have room for a byte, and none for a line feed, which is two.
-            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
-            Err(e) => return Err(e.into()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => return Err(e),
         }
     }
     Ok(())
