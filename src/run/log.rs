@@ -9,21 +9,26 @@
 //! **Invariant:** nobody waits for the log of a mount, but for a moment at its end, and nothing
 //! depends on whether it can be written; lines that could not be are counted in one of its own.
 //!
+//! **Invariant:** a file of the log gets its lines whether or not stderr takes any.
+//!
 //! *Absent:* rotation and limits, which logrotate has, but for the file that is used when none was
 //! named; syslog and journald, since a service manager takes what is written to stderr.
 
 use crate::cli::LogFormat;
 use crate::domain::text::printable;
 use crate::host::report::count;
-use crate::store::append::Trail;
+use crate::store::append::{Trail, Turned};
 use parking_lot::{Condvar, Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -42,6 +47,10 @@ const THREAD: &str = "log";
 const WAITING: usize = 1 << 20;
 /// How long the end of a mount, or its way into the background, waits for the log.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long what is in the file as well, or is said before an abort, waits for stderr.
+const MOMENT: Duration = Duration::from_secs(1);
+/// A pipe that takes anything takes so much without a wait: PIPE_BUF of Linux.
+const AT_ONCE: usize = 4096;
 
 /// How lines look.
 static FORMAT: RwLock<LogFormat> = RwLock::new(LogFormat::Text);
@@ -319,7 +328,7 @@ pub(super) enum Copies {
     None,
     /// To the file, which has taken the place of stderr.
     Instead,
-    /// To both: somebody waits at a terminal for how the start goes.
+    /// To both, unless stderr takes none: somebody waits at a terminal for how the start goes.
     Stderr,
 }
 
@@ -366,13 +375,15 @@ impl Place {
 
     /// Writes a line, or counts it.
     fn put(&mut self, line: &[u8]) {
-        if let Some((_, Copies::Stderr)) = self.file {
-            // Whatever becomes of the file.
-            let _ = to_stderr(line);
-        }
         self.tell_lost();
         if self.write(line).is_err() {
             self.lost += 1;
+        }
+        // Whatever became of the file. After a line that was cut off there is none.
+        if let Some((_, copies @ Copies::Stderr)) = &mut self.file
+            && to_stderr_soon(line).is_err()
+        {
+            *copies = Copies::None;
         }
     }
 
@@ -381,15 +392,19 @@ impl Place {
             return;
         }
         let lines = count(self.lost, "line");
-        let text = "of the log are missing here, which could not be written, or not in time";
-        if self.write(&own(&format!("{lines} {text}"))).is_ok() {
+        let are = if self.lost == 1 { "is" } else { "are" };
+        let text = "missing here, which could not be written, or not in time";
+        if self
+            .write(&own(&format!("{lines} of the log {are} {text}")))
+            .is_ok()
+        {
             self.lost = 0;
         }
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         match &mut self.file {
-            None => to_stderr(line),
+            None => write(rustix::stdio::stderr(), line, None),
             Some((file, _)) => file.write(line),
         }
     }
@@ -400,11 +415,18 @@ impl Place {
             return;
         };
         match file.turn() {
-            Ok(is_other) => {
+            Ok(turned) => {
                 self.opened = Opened::Yes;
-                if is_other && *copies == Copies::Instead {
-                    // What a library says there is not to be lost, if it is there to be said.
-                    let _ = rustix::stdio::dup2_stderr(file.file());
+                match turned {
+                    Turned::Other if *copies == Copies::Instead => {
+                        // What a library says there is not to be lost, if it is there to be said.
+                        let _ = rustix::stdio::dup2_stderr(file.file());
+                    }
+                    Turned::Same | Turned::Other => {}
+                    Turned::Stays(why) => {
+                        let text = format!("{} {why}", file.path().display());
+                        self.put(&own(&text));
+                    }
                 }
             }
             Err(e) if self.opened == Opened::Yes => {
@@ -428,18 +450,54 @@ impl Place {
     }
 }
 
-/// Writes to stderr, past the lock that others hold while they write there.
-fn to_stderr(mut line: &[u8]) -> io::Result<()> {
+/// Writes a line, to stderr past the lock that others hold while they write there. What takes nothing
+/// is waited for, without end or for so long.
+fn write(to: BorrowedFd<'_>, mut line: &[u8], patience: Option<Duration>) -> io::Result<()> {
+    let end = patience.map(|patience| Instant::now() + patience);
+    // Who may wait writes it at once: nobody else gets in between in a file.
+    let most = end.map_or(usize::MAX, |_| AT_ONCE);
     while !line.is_empty() {
-        match rustix::io::write(rustix::stdio::stderr(), line) {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let left = left.map(Timespec::try_from).transpose();
+        let left = left.map_err(io::Error::other)?;
+        let room = poll(
+            &mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)],
+            left.as_ref(),
+        );
+        let wrote = match room {
+            Ok(0) => continue,
+            Ok(_) => rustix::io::write(to, line.get(..most).unwrap_or(line)),
+            Err(e) => Err(e),
+        };
+        match wrote.map_err(io::Error::from) {
             Ok(n) => line = line.get(n..).unwrap_or_default(),
-            Err(e) => match io::Error::from(e) {
-                e if e.kind() == io::ErrorKind::Interrupted => {}
-                e => return Err(e),
-            },
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // A terminal may have room for a byte, and none for a line feed, which is two.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => return Err(e),
         }
     }
     Ok(())
+}
+
+/// Writes a line to stderr, if that takes it in a moment.
+fn to_stderr_soon(line: &[u8]) -> io::Result<()> {
+    let stderr = rustix::stdio::stderr();
+    // With room for a part of the line a terminal says that there is room, and then holds us up.
+    let terminal = rustix::termios::isatty(stderr).then(|| {
+        let mut options = File::options();
+        options.write(true);
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+        options.open("/proc/self/fd/2")
+    });
+    let apart = terminal.and_then(Result::ok);
+    let to = apart.as_ref().map_or(stderr, File::as_fd);
+    write(to, line, Some(MOMENT))
 }
 
 /// From now on a thread writes the log, to stderr or to a file.
@@ -500,15 +558,17 @@ pub(super) fn take_stderr(otherwise: &File) -> io::Result<()> {
 }
 
 /// Has a panic in one of these threads end the process: a mount that lacks one of them goes on saying
-/// what is not so. The guard unmounts. Any panic is told in the log.
+/// what is not so. The guard unmounts. Any panic is told in the log; one of the thread that writes it,
+/// on stderr.
 pub(super) fn end_without(threads: &'static [&'static str]) {
     std::panic::set_hook(Box::new(move |info| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
-        if name != THREAD
-            && let Some(queue) = QUEUE.get()
-        {
-            queue.put(Note::Line(own(&format!("thread {name:?} {info}"))));
+        let line = own(&format!("thread {name:?} {info}"));
+        if name == THREAD {
+            let _ = to_stderr_soon(&line);
+        } else if let Some(queue) = QUEUE.get() {
+            queue.put(Note::Line(line));
             if threads.contains(&name) {
                 await_done(Note::Flush);
             }
@@ -527,7 +587,7 @@ impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match QUEUE.get() {
             Some(queue) => queue.put(Note::Line(line.to_vec())),
-            None => to_stderr(line)?,
+            None => write(rustix::stdio::stderr(), line, None)?,
         }
         Ok(line.len())
     }
@@ -575,6 +635,68 @@ mod tests {
         assert_eq!(queue.take().left_out, 0);
     }
 
+    #[test]
+    fn a_stream_that_does_not_block_gets_whole_lines_and_one_that_nobody_reads_holds_up_for_a_moment()
+     {
+        use std::io::Read as _;
+        use std::os::unix::net::UnixStream;
+        let lines: Vec<String> = (0..2000).map(|n| format!("{n} {:>9000}\n", "x")).collect();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut all = String::new();
+            theirs.read_to_string(&mut all).unwrap();
+            all
+        });
+        for line in &lines {
+            write(ours.as_fd(), line.as_bytes(), None).unwrap();
+        }
+        drop(ours);
+        assert!(reader.join().unwrap() == lines.concat());
+
+        for blocks in [true, false] {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(!blocks).unwrap();
+            let patience = Some(Duration::from_millis(20));
+            let put = |line: &String| write(ours.as_fd(), line.as_bytes(), patience);
+            let failed = lines.iter().find_map(|line| put(line).err()).unwrap();
+            assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{blocks}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_and_a_file_that_cannot_be_moved_away_are_told_in_it_once() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (path, before) = (tmp.path().join("log"), tmp.path().join("log.1"));
+        std::fs::create_dir(&before).unwrap();
+        let mut place = Place {
+            file: Some((Trail::open(&path).unwrap().within(1000), Copies::None)),
+            lost: 1,
+            opened: Opened::Yes,
+        };
+        place.put(&own(&"x".repeat(1000)));
+        place.lost = 2;
+        for _ in 0..3 {
+            place.turn();
+            place.put(&own("y"));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}");
+        let moved = format!(
+            "{} cannot be moved to {}: ",
+            path.display(),
+            before.display()
+        );
+        let missing = [
+            "1 line of the log is missing here, ",
+            "2 lines of the log are missing here, ",
+        ];
+        for (n, what) in [(0, missing[0]), (2, missing[1]), (3, moved.as_str())] {
+            assert!(lines[n].contains(what), "{n}: {text}");
+        }
+    }
+
     const CHILD: &str = "MOUNT_SKILLS_TEST_PANICS_IN";
 
     #[test]
@@ -587,7 +709,7 @@ mod tests {
             assert!(ended.is_err());
             return;
         }
-        for (name, code) in [("needed", None), ("other", Some(0))] {
+        for (name, code) in [("needed", None), (THREAD, None), ("other", Some(0))] {
             let mut test = std::process::Command::new(std::env::current_exe().unwrap());
             test.args(["--exact", "--nocapture", "--test-threads=1"]);
             let path = "a_panic_is_logged_and_ends_the_process_if_its_thread_is_needed";

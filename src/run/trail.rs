@@ -7,9 +7,10 @@ use crate::domain::text::{in_ascii_where_hidden, printable, spelt_whole, word};
 use crate::host::audit::Line;
 use crate::host::report::ServerStatus;
 use crate::store::append::{Ring, STDERR, STDERR_BEFORE};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -413,7 +414,15 @@ pub(super) fn audit(
             )
         })?,
     };
-    File::open(&file).map_err(|e| Failure::Failed(format!("{}: {e}", file.display())))?;
+    let here = |e: &dyn Display| Failure::Failed(format!("{}: {e}", file.display()));
+    // It would be read without end, or from whoever types there.
+    if file
+        .metadata()
+        .is_ok_and(|m| m.file_type().is_char_device())
+    {
+        return Err(here(&"a device keeps no lines that could be read again"));
+    }
+    File::open(&file).map_err(|e| here(&e))?;
     let mut tail = Tail::new(file, None)?;
     loop {
         let Some(lines) = tail.lines()? else {

@@ -6,20 +6,23 @@ use super::private::{PrivateDir, Unsafe};
 use crate::domain::name::Label;
 use rustix::io::Errno;
 use std::borrow::Cow;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// At most this much is kept in either of the two files of a [`Ring`].
 const EACH: u64 = 1 << 20;
+/// A FIFO without a reader must not hold us up, nor a terminal become ours.
+const OPENED: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 /// What servers wrote to stderr.
 pub const STDERR: &str = "stderr";
 /// What they wrote before that.
 pub const STDERR_BEFORE: &str = "stderr.1";
 
 /// A file of the user's that lines are appended to. When it was moved or removed, the next line
-/// makes it anew: whoever rotates it need tell nobody.
+/// makes it anew: whoever rotates it need tell nobody. A device, such as a terminal or `/dev/null`,
+/// stays what it is.
 #[derive(Debug)]
 pub struct Trail {
     path: PathBuf,
@@ -27,6 +30,20 @@ pub struct Trail {
     end: End,
     /// Beyond this size it is moved away, to a name with `.1` at the end.
     limit: Option<u64>,
+    /// Its size when it could not be moved away last: that is tried again when as much came since as
+    /// the limit allows.
+    stayed: u64,
+}
+
+/// What [`Trail::turn`] came to.
+#[derive(Debug)]
+pub enum Turned {
+    /// The file is the one that it was.
+    Same,
+    /// It is another one.
+    Other,
+    /// It is the one that it was, which is beyond its limit: why it could not be moved away.
+    Stays(String),
 }
 
 /// What the file ends with, as far as we know.
@@ -42,15 +59,16 @@ impl Trail {
     /// Opens it, making it with mode 0600 where it is missing.
     ///
     /// # Errors
-    /// It is no regular file, among others.
+    /// It is neither a regular file nor a character device, among others.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        let file = open(&path)?;
+        let file = open(&path, |kind| kind.is_file() || kind.is_char_device())?;
         Ok(Self {
             end: end_of(&path),
             path,
             file,
             limit: None,
+            stayed: 0,
         })
     }
 
@@ -80,25 +98,36 @@ impl Trail {
         self.write(line)
     }
 
-    /// Opens the file that has the name now, which is made if it is missing; whether that is another
-    /// one. Without success all stays as it is.
+    /// Opens the file that has the name now, which is made if it is missing. Without success all stays
+    /// as it is.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn turn(&mut self) -> io::Result<bool> {
+    pub fn turn(&mut self) -> io::Result<Turned> {
         let ours = self.file.metadata()?;
         let is_there =
             |there: std::fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
+        if !ours.is_file() {
+            return Ok(Turned::Same);
+        }
         if self.path.metadata().is_ok_and(is_there) {
-            if self.limit.is_none_or(|limit| ours.len() < limit) {
-                return Ok(false);
+            if self
+                .limit
+                .is_none_or(|limit| ours.len() < self.stayed + limit)
+            {
+                return Ok(Turned::Same);
             }
             let mut before = self.path.clone().into_os_string();
             before.push(".1");
-            std::fs::rename(&self.path, before)?;
+            if let Err(e) = std::fs::rename(&self.path, &before) {
+                self.stayed = ours.len();
+                let text = format!("cannot be moved to {}: {e}", before.display());
+                return Ok(Turned::Stays(text));
+            }
         }
-        (self.file, self.end) = (open(&self.path)?, end_of(&self.path));
-        Ok(true)
+        let file = open(&self.path, FileType::is_file)?;
+        (self.file, self.end, self.stayed) = (file, end_of(&self.path), 0);
+        Ok(Turned::Other)
     }
 
     /// Appends a line with its line feed, to the file that is open. After a line that was cut off it
@@ -130,7 +159,7 @@ fn end_of(path: &Path) -> End {
     let last = || {
         let file = OpenOptions::new()
             .read(true)
-            .custom_flags(libc::O_NONBLOCK)
+            .custom_flags(OPENED)
             .open(path)?;
         let mut last = *b"\n";
         if let Some(before) = file.metadata()?.len().checked_sub(1) {
@@ -144,14 +173,16 @@ fn end_of(path: &Path) -> End {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+fn open(path: &Path, takes: impl Fn(&FileType) -> bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600);
-    // A FIFO without a reader must not hold us up.
-    let file = options.custom_flags(libc::O_NONBLOCK).open(path);
-    let no_file = || io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
+    let file = options.custom_flags(OPENED).open(path);
+    let no_file = || {
+        let text = "it is no regular file or character device";
+        io::Error::new(io::ErrorKind::InvalidInput, text)
+    };
     match file {
-        Ok(file) if file.metadata()?.is_file() => Ok(file),
+        Ok(file) if takes(&file.metadata()?.file_type()) => Ok(file),
         Err(e) if e.raw_os_error() != Some(Errno::NXIO.raw_os_error()) => Err(e),
         Ok(_) | Err(_) => Err(no_file()),
     }
@@ -293,5 +324,48 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"5\n");
         let before = fs::read(tmp.path().join("trail.1")).unwrap();
         assert!(before.ends_with(b"3\n4\n"), "{before:?}");
+    }
+
+    #[test]
+    fn a_trail_that_cannot_be_moved_away_goes_on_and_is_tried_again_after_as_much() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (path, before) = (tmp.path().join("trail"), tmp.path().join("trail.1"));
+        fs::create_dir(&before).unwrap();
+        let mut trail = Trail::open(&path).unwrap().within(10);
+        let mut stays = Vec::new();
+        for n in 0..10 {
+            if let Turned::Stays(why) = trail.turn().unwrap() {
+                assert!(why.contains(&before.display().to_string()), "{why}");
+                stays.push(n);
+            }
+            trail.append(b"1234\n").unwrap();
+        }
+        assert_eq!(stays, [2, 4, 6, 8]);
+        assert_eq!(fs::read(&path).unwrap(), b"1234\n".repeat(10));
+        fs::remove_dir(&before).unwrap();
+        trail.append(b"new\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new\n");
+        assert_eq!(fs::metadata(&before).unwrap().len(), 50);
+    }
+
+    #[test]
+    fn a_device_takes_lines_stays_what_it_is_and_takes_the_place_of_no_file() {
+        let tmp = tempfile::tempdir().unwrap();
+        let link = tmp.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let mut null = Trail::open(&link).unwrap().within(0);
+        null.append(b"1\n").unwrap();
+        fs::remove_file(&link).unwrap();
+        null.append(b"2\n").unwrap();
+        assert!(!link.exists(), "nothing was made in its place");
+        let mut full = Trail::open(Path::new("/dev/full")).unwrap();
+        let e = full.append(b"1\n").unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+
+        let mut trail = Trail::open(&link).unwrap();
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert!(trail.append(b"3\n").is_err());
+        assert!(trail.file().metadata().unwrap().is_file());
     }
 }

@@ -2,15 +2,16 @@
 
 use crate::rig::{Out, Proc, Rig, is_root, kill, ok, run, sha256, skill, until, wait};
 use crate::standing::needed_threads_live;
+use rustix::fs::{CWD, OFlags, RenameFlags, fcntl_getfl, fcntl_setfl, renameat_with};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 
 /// Text that does something to a terminal, and its lines to a log.
 const EVIL: &str = "\u{1b}[31m\u{202e}evil\r\nforged: line";
@@ -190,6 +191,109 @@ fn a_log_that_nobody_takes_or_reads_changes_nothing_of_a_mount() {
     }
 }
 
+/// A terminal that nobody reads, with room for a part of a line, until stdin ends; prints its name.
+const HUNG: &str = "
+import os, select, sys
+ours, name = os.openpty()
+os.set_blocking(name, False)
+try:
+    while os.write(name, b'x'):
+        pass
+except BlockingIOError:
+    room = select.poll()
+    room.register(name, select.POLLOUT)
+    while not room.poll(100):
+        os.read(ours, 100)
+print(os.ttyname(name), flush=True)
+sys.stdin.read()
+";
+
+/// Has a daemon start with a stderr that takes nothing.
+fn its_file_is_written_without(stderr: impl Into<Stdio>) {
+    let rig = Rig::new();
+    rig.scene("lab", scene());
+    let (file, target) = (rig.dir().join("own.log"), rig.scripted("lab"));
+    let flags = ["--daemon", "--log-file", &file.display().to_string()];
+    let mut command = rig.daemon_command(&[("lab", &target)], &flags);
+    command.env("MOUNT_SKILLS_LOG", "rmcp=trace");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(stderr);
+    let mut child = command.spawn().unwrap();
+    let ended = wait("a mount", 30.0, || child.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
+    let text = || fs::read_to_string(&file).unwrap();
+    until("what came until it was ready", 5.0, || {
+        text().contains("TRACE")
+    });
+    let before = text().len();
+    kill(rig.server_pid("lab"), Signal::KILL);
+    until("what comes after that", 15.0, || text().len() > before);
+    assert!(!text().contains("missing here"), "{}", text());
+    rig.ask(&["unmount"]);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_daemon_whose_stderr_is_a_full_pipe_writes_its_file() {
+    let (_nobody_reads, mut full) = std::io::pipe().unwrap();
+    let blocks = fcntl_getfl(&full).unwrap();
+    fcntl_setfl(&full, blocks | OFlags::NONBLOCK).unwrap();
+    while full.write(b"x").is_ok() {}
+    fcntl_setfl(&full, blocks).unwrap();
+    its_file_is_written_without(full);
+}
+
+#[test]
+fn a_daemon_whose_stderr_is_a_terminal_that_hangs_writes_its_file() {
+    let mut hung = Command::new("python3");
+    hung.args(["-S", "-c", HUNG]);
+    // It ends with its stdin.
+    let mut hung = hung
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut name = String::new();
+    let mut out = std::io::BufReader::new(hung.stdout.take().unwrap());
+    out.read_line(&mut name).unwrap();
+    let mut options = File::options();
+    options
+        .write(true)
+        .custom_flags(OFlags::NOCTTY.bits().cast_signed());
+    its_file_is_written_without(options.open(name.trim_end()).unwrap());
+    drop(hung.stdin.take());
+    hung.wait().unwrap();
+}
+
+#[test]
+fn a_log_and_a_trail_may_go_to_devices() {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    let target = rig.scripted("lab");
+    let flags = ["--log-file", "/dev/full", "--audit", "/dev/null"];
+    let mut command =
+        rig.daemon_command(&[("lab", &target)], &[&flags[..], &["--daemon"]].concat());
+    assert_eq!(run(&mut command).code, Some(0));
+    rig.ask(&["unmount"]);
+    rig.nothing_left();
+
+    let flags = ["--log-file", "/dev/stderr", "--audit", "/dev/full"];
+    rig.mount(&[("lab", &target)], &flags);
+    rig.ready("lab");
+    assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
+    until("the refusal", 5.0, || rig.words().contains("refused"));
+    until("a gap", 5.0, || rig.status()["audit_gap"].is_object());
+    let out = rig.tell(&["audit"]);
+    assert_eq!(out.code, Some(1), "{out:?}");
+    assert!(
+        out.err.contains("/dev/full: a device keeps no lines"),
+        "{}",
+        out.err
+    );
+}
+
 /// A small disk in the rig's directory, where `fill` takes what is left.
 fn small_disk(rig: &Rig) -> PathBuf {
     assert!(is_root(), "only root can mount the small disk of this test");
@@ -248,7 +352,7 @@ fn a_log_on_a_full_disk_says_what_is_missing_and_harms_nothing() {
 
 #[test]
 fn a_log_in_no_file_or_inside_the_mount_is_refused_and_one_that_becomes_none_stays_where_it_is() {
-    let mut rig = Rig::new();
+    let rig = Rig::new();
     rig.scene("lab", evil_scene());
     let target = rig.scripted("lab");
     let link = rig.dir().join("link");
@@ -259,8 +363,7 @@ fn a_log_in_no_file_or_inside_the_mount_is_refused_and_one_that_becomes_none_sta
     for (file, code, said) in [
         (rig.path("log"), 2, inside),
         (link.join("log"), 2, inside),
-        (fifo.clone(), 1, "it is no regular file"),
-        ("/dev/null".into(), 1, "it is no regular file"),
+        (fifo.clone(), 1, "it is no regular file or character device"),
     ] {
         for life in [&[][..], &["--daemon"]] {
             let name = file.display().to_string();
@@ -271,28 +374,30 @@ fn a_log_in_no_file_or_inside_the_mount_is_refused_and_one_that_becomes_none_sta
             assert_eq!(fs::read_dir(rig.mount_point()).unwrap().count(), 0);
         }
     }
-    let (file, moved) = (rig.dir().join("own.log"), rig.dir().join("own.log.1"));
-    let flags = [
-        "--log-format",
-        "json",
-        "--log-file",
-        &file.display().to_string(),
-    ];
-    rig.up(&["lab"], &flags);
-    for (n, make) in [(1, "mkfifo own.log"), (2, "mkdir own.log")] {
-        fs::rename(&file, &moved).unwrap();
-        rig.sh(make).good();
-        // Said to have nothing to reload; the log is looked at all the same.
-        assert_eq!(rig.tell(&["reload"]).code, Some(1));
-        let told = || fs::read_to_string(&moved).unwrap();
-        until("what became of it", 5.0, || {
-            told().matches("cannot be opened anew").count() == n
-        });
-        assert_eq!(rig.status()["servers"][0]["state"], "ready");
-        rig.sh("mv own.log gone; mv own.log.1 own.log; rm -r gone")
-            .good();
-        assert_eq!(rig.tell(&["reload"]).code, Some(1));
+    for make in ["mkfifo other", "mkdir other"] {
+        a_log_stays_where_it_is_while_its_name_is_no_file(make);
     }
+}
+
+/// `make` makes what takes the name, `other`.
+fn a_log_stays_where_it_is_while_its_name_is_no_file(make: &str) {
+    let mut rig = Rig::new();
+    rig.scene("lab", evil_scene());
+    let (file, other) = (rig.dir().join("own.log"), rig.dir().join("other"));
+    let name = file.display().to_string();
+    rig.up(&["lab"], &["--log-format", "json", "--log-file", &name]);
+    rig.sh(make).good();
+    // At once: a log that is not there is made anew.
+    let exchange = || renameat_with(CWD, &file, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    exchange();
+    // Said to have nothing to reload; the log is looked at all the same.
+    assert_eq!(rig.tell(&["reload"]).code, Some(1));
+    until("what became of it", 5.0, || {
+        let told = fs::read_to_string(&other).unwrap();
+        told.contains("cannot be opened anew")
+    });
+    assert_eq!(rig.status()["servers"][0]["state"], "ready");
+    exchange();
     assert_eq!(rig.cat("lab/s/b.txt"), Err("EIO"));
     let told = || fs::read_to_string(&file).unwrap();
     until("the refusal", 5.0, || told().contains("refused"));
@@ -305,7 +410,7 @@ fn a_log_in_no_file_or_inside_the_mount_is_refused_and_one_that_becomes_none_sta
     };
     assert_eq!(
         (of("cannot be opened anew"), of("refused")),
-        (2, 1),
+        (1, 1),
         "{lines:#?}"
     );
     assert!(
@@ -660,12 +765,14 @@ fn an_audit_trail_inside_the_mount_or_in_no_file_is_refused() {
     let target = rig.scripted("lab");
     let link = rig.dir().join("link");
     std::os::unix::fs::symlink(rig.mount_point(), &link).unwrap();
+    let fifo = rig.dir().join("fifo");
+    rig.sh("mkfifo fifo").good();
     let inside = "must not lie inside the mount";
     for (file, code, said) in [
         (rig.path("trail"), 2, inside),
         (link.join("trail"), 2, inside),
         (rig.dir().to_owned(), 1, "the audit trail cannot be written"),
-        ("/dev/null".into(), 1, "it is no regular file"),
+        (fifo.clone(), 1, "it is no regular file or character device"),
     ] {
         let flags = ["--audit", &file.display().to_string()];
         let out = run(&mut rig.daemon_command(&[("lab", &target)], &flags));
