@@ -47,7 +47,7 @@ const CASES: u32 = 256;
 const CASES_VAR: &str = "MOUNT_SKILLS_MODEL_CASES";
 const TTL: Duration = Duration::from_secs(600);
 /// After this long no window is unknown to the tree and no failure is remembered.
-const SETTLED: Duration = Duration::from_millis(1300);
+const SETTLED: Duration = Duration::from_millis(3300);
 /// The kernel hears of a change within this time, which is nothing to the others.
 const KERNEL: Duration = Duration::from_millis(5);
 
@@ -479,6 +479,28 @@ fn model_regression_the_newest_listing_is_the_one_that_stays_on_disk() {
         }
         world.settle();
         world.check();
+    }
+}
+
+#[test]
+fn model_regression_a_read_that_timed_out_is_remembered_while_answers_change() {
+    let silent = Op::Server(A, Tweak::Corrupt(OwnMd, Some(Corrupt::Silent)));
+    let read = Op::Read(A, OwnMd, 1);
+    for ops in [
+        vec![(silent, false), (read, false), (read, false)],
+        vec![
+            (silent, false),
+            (read, true),
+            (Op::List(A, None), true),
+            (read, false),
+        ],
+    ] {
+        let (hold, approval) = (Hold::Release, Approval::Server);
+        agree(&Case {
+            policy: Policy { hold, approval },
+            listed: true,
+            ops,
+        });
     }
 }
 

@@ -215,7 +215,7 @@ impl Model {
             self.publish(skill, word);
         }
         if changed {
-            self.memo.clear();
+            self.answers_may_differ();
             ReadError::Stale
         } else {
             ReadError::Contradiction
@@ -237,6 +237,11 @@ impl Model {
         self.forget_gone();
     }
 
+    /// What was answered may be answered otherwise now; what was not is not.
+    fn answers_may_differ(&mut self) {
+        self.memo.retain(|(.., e)| *e == ReadError::TimedOut);
+    }
+
     /// Of what is neither published nor held nor judged nothing is remembered.
     fn forget_gone(&mut self) {
         let (known, held, verdicts) = (&self.known, &self.held, &self.verdicts);
@@ -245,7 +250,7 @@ impl Model {
     }
 
     pub(super) fn list(&mut self, server: &Server, without: Option<Sk>, now: Instant) {
-        self.memo.clear();
+        self.answers_may_differ();
         for skill in SKILLS.into_iter().filter(|s| Some(*s) != without) {
             let word = server.published.get(&skill).cloned();
             let silent = word.is_none() && (without.is_some() || self.named.contains(&skill));
@@ -300,7 +305,7 @@ impl Model {
         self.publish(skill, server.published.get(&skill).cloned());
         self.held.remove(&skill);
         self.forget_gone();
-        self.memo.clear();
+        self.answers_may_differ();
         Said::Done
     }
 
@@ -311,7 +316,7 @@ impl Model {
             .retain(|s, _| found.is_some_and(|f| f != Some(*s)));
         self.forget_gone();
         if self.held.len() != before {
-            self.memo.clear();
+            self.answers_may_differ();
         }
         done(found != Some(None))
     }
@@ -327,7 +332,7 @@ impl Model {
         self.publish(skill, Some(word.clone()));
         self.named.insert(skill);
         self.listing = self.listing.or(Some(("truncated", None)));
-        self.memo.clear();
+        self.answers_may_differ();
         Said::Done
     }
 
@@ -335,7 +340,7 @@ impl Model {
         let found = self.find(skill);
         if let Some(skill) = found {
             self.verdicts.insert(skill, Verdict::Revoked);
-            self.memo.clear();
+            self.answers_may_differ();
         }
         done(found.is_some())
     }
@@ -348,11 +353,11 @@ impl Model {
             Some(Word::Entry(new)) if new.rows == *set => {}
             Some(Word::Bad) if !self.held.contains_key(&skill) => return Said::Failed,
             _ => {
-                self.memo.clear();
+                self.answers_may_differ();
                 return Said::Moved;
             }
         }
-        self.memo.clear();
+        self.answers_may_differ();
         if self.changed(skill) {
             self.held.remove(&skill);
         }
