@@ -11,9 +11,10 @@ use mount_skills::cli::{Cli, ServerArgs};
 use mount_skills::config::{self, Machine};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A user who has nothing to do with a mount.
@@ -489,14 +490,27 @@ fn the_image_is_given_all_that_the_build_needs() {
         .collect();
     let is_given = |file: &Path| given.iter().any(|g| file.starts_with(g));
     // What the compiler read, by its own account, and what cargo reads.
-    let built = project().join("target/debug/mount-skills.d");
-    let listed = fs::read_to_string(built).unwrap().replace("\\ ", "\0");
-    let mut files: Vec<&Path> = listed
-        .split_whitespace()
-        .filter_map(|f| Path::new(f).strip_prefix(project()).ok())
-        .filter(|f| !f.starts_with("target") && !f.starts_with(".git"))
+    let built = std::env::current_exe().unwrap();
+    let parts = fs::read_dir(built.parent().unwrap()).unwrap();
+    let parts = parts.map(|e| e.unwrap().path()).filter(|p| {
+        let name = p.file_name().unwrap().to_string_lossy();
+        name.starts_with("mount_skills-") && name.ends_with(".d")
+    });
+    let listed: String = parts.map(|p| fs::read_to_string(p).unwrap()).collect();
+    let top = project().canonicalize().unwrap();
+    let words = listed.split([' ', ':', '\n']);
+    let read = words.filter_map(|f| top.join(f).canonicalize().ok());
+    let read: BTreeSet<PathBuf> = read.filter(|f| f.is_file()).collect();
+    // clippy reads its own file.
+    let others = ["target", ".git", "clippy.toml"];
+    let mut files: Vec<&Path> = read
+        .iter()
+        .filter_map(|f| f.strip_prefix(&top).ok())
+        .filter(|f| !others.iter().any(|o| f.starts_with(o)))
         .collect();
-    assert!(files.contains(&Path::new("src/main.rs")), "{listed}");
+    for known in ["src/main.rs", "contrib/man/mount.mount-skills.8"] {
+        assert!(files.contains(&Path::new(known)), "{known}: {files:?}");
+    }
     files.extend(
         [
             "Cargo.toml",
