@@ -211,7 +211,8 @@ pub(super) fn columns(c: char) -> usize {
 fn last_word(row: &mut String, width: usize) -> String {
     let at = row.rfind(' ').map_or(0, |at| at + 1);
     let word = row.split_off(at);
-    if row.trim().is_empty() || row.trim().chars().count() < width / 4 {
+    let left = row.trim_end().chars().count();
+    if row.trim().is_empty() || left < width / 4 {
         row.push_str(&word);
         return String::new();
     }
