@@ -666,7 +666,11 @@ subprocess.run(["umount", "-l", place], check=True)
 #[test]
 fn an_automount_point_is_mounted_on_as_root() {
     crate::rig::needs_root();
-    assert!(fs::exists("/dev/autofs").unwrap(), "run: modprobe autofs4");
+    // A container may lack the device of a kernel that has it.
+    if !fs::exists("/dev/autofs").unwrap() {
+        let mut make = Command::new("mknod");
+        run(make.args(["/dev/autofs", "c", "10", "235"])).good();
+    }
     let rig = Rig::new();
     rig.scene("lab", scene());
     fs::write(rig.dir().join("automount.py"), AUTOMOUNT).unwrap();
