@@ -957,6 +957,19 @@ fn twins() -> Value {
     ])
 }
 
+/// The two names that a refusal offers, as a shell takes them, are of the hidden and the literal one.
+#[track_caller]
+fn each_offered_is_one(rig: &Rig, refused: &Out, show: impl Fn(&str) -> String) {
+    let (_, offered) = refused.err.split_once("name one as here: ").unwrap();
+    let read: std::collections::BTreeSet<String> = offered
+        .trim_end()
+        .split(", ")
+        .map(|word| rig.sh(&format!("{BIN} {} --mount $M", show(word))).good())
+        .collect();
+    let both = ["hidden\n".to_owned(), "literal\n".to_owned()];
+    assert_eq!(read, both.into(), "{offered}");
+}
+
 #[test]
 fn hr114_a_uri_that_may_mean_two_skills_is_refused_with_what_is_exact() {
     let mut rig = Rig::new();
@@ -977,21 +990,7 @@ fn hr114_a_uri_that_may_mean_two_skills_is_refused_with_what_is_exact() {
             assert_eq!(out.code, Some(1), "{out:?}");
             assert!(!out.err.contains('\u{202e}'), "{out:?}");
             // Each of the two that are offered is taken by a shell and means one skill.
-            let offered = out
-                .err
-                .trim_end()
-                .split_once("name one as here: ")
-                .unwrap()
-                .1;
-            let read: std::collections::BTreeSet<String> = offered
-                .split(", ")
-                .map(|word| rig.sh(&format!("{BIN} show {word} x --mount $M")).good())
-                .collect();
-            assert_eq!(
-                read,
-                ["hidden\n".to_owned(), "literal\n".to_owned()].into(),
-                "{offered}"
-            );
+            each_offered_is_one(&rig, &out, |word| format!("show {word} x"));
         }
     }
     let states: Vec<&Value> = rows
@@ -1015,24 +1014,7 @@ fn hr114_a_file_that_may_be_either_of_two_is_not_shown_and_the_frame_names_the_o
     rig.up(&["lab"], &[]);
     let out = rig.tell(&["show", "lab/s", r"a\u{202e}b"]);
     assert_eq!((out.code, out.text().as_str()), (Some(1), ""), "{out:?}");
-    let offered = out
-        .err
-        .trim_end()
-        .split_once("name one as here: ")
-        .unwrap()
-        .1;
-    let read: std::collections::BTreeSet<String> = offered
-        .split(", ")
-        .map(|word| {
-            rig.sh(&format!("{BIN} show lab/s {word} --mount $M"))
-                .good()
-        })
-        .collect();
-    assert_eq!(
-        read,
-        ["hidden\n".to_owned(), "literal\n".to_owned()].into(),
-        "{offered}"
-    );
+    each_offered_is_one(&rig, &out, |word| format!("show lab/s {word}"));
     for (typed, content, shown) in [
         ("a\u{202e}b", "hidden\n", r"a\u{202e}b"),
         (r"a\\u{202e}b", "literal\n", r"a\\u{202e}b"),
